@@ -1,0 +1,255 @@
+"""Reading a safetensors header: an 8-byte little-endian length, JSON, then data.
+
+Every statement of the header is checked before it is believed: its own length, names, types, shapes, byte
+ranges (exactly shape x type, in file order without hole or overlap, up to the last byte of the file).
+Nothing is accepted that the safetensors library refuses; several things it accepts are refused here.
+"""
+
+import os
+import re
+from typing import Any, NamedTuple
+
+from intarsia.checkpoint.dtypes import BITS
+from intarsia.checkpoint.findings import Findings
+from intarsia.core.json import JsonError, parse_object, type_name
+
+MAX_HEADER_BYTES = 100_000_000
+MAX_ENTRIES = 500_000
+MAX_TENSOR_NAME = 1024
+MAX_RANK = 8
+LENGTH_BYTES = 8
+METADATA = "__metadata__"
+
+_FIELDS = frozenset(("dtype", "shape", "data_offsets"))
+_NEGATIVE_ZERO = re.compile(rb"[\[,]\s*-0\s*[\],]")
+
+
+class TensorEntry(NamedTuple):
+    """Where one tensor lies. `begin` and `end` are byte offsets in the shard's file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes."""
+        return self.end - self.begin
+
+
+class Header(NamedTuple):
+    """What a shard's header says. `size` is the offset of the first data byte."""
+
+    entries: dict[str, TensorEntry]
+    metadata: dict[str, str]
+    size: int
+
+
+def read_header(descriptor: int, file_size: int, shard: str, findings: Findings) -> Header | None:
+    """Read and check the header of an open file; None when it cannot be read at all.
+
+    Reads the length and the header, never data. Violations go to `findings`; entries that broke a rule
+    are left out of the result.
+    """
+    text = _header_bytes(descriptor, file_size, shard, findings)
+    if text is None:
+        return None
+    return parse_header(text, file_size - LENGTH_BYTES - len(text), shard, findings)
+
+
+def _header_bytes(descriptor: int, file_size: int, shard: str, findings: Findings) -> bytes | None:
+    if file_size < LENGTH_BYTES + 2:
+        findings.add(
+            "header-truncated",
+            shard,
+            f"a file of {file_size} bytes",
+            "at least 10 bytes",
+            "download the shard again",
+        )
+        return None
+    length = int.from_bytes(_read_all(descriptor, 0, LENGTH_BYTES), "little")
+    if length > MAX_HEADER_BYTES:
+        findings.add(
+            "header-too-long",
+            shard,
+            f"a header of {length:,} bytes",
+            f"at most {MAX_HEADER_BYTES:,}",
+            "the file is not a safetensors file, or damaged",
+        )
+        return None
+    if length > file_size - LENGTH_BYTES:
+        findings.add(
+            "header-truncated",
+            shard,
+            f"a header of {length:,} bytes in a file of {file_size:,}",
+            "a header that lies within the file",
+            "download the shard again",
+        )
+        return None
+    text = _read_all(descriptor, LENGTH_BYTES, length)
+    if len(text) != length:
+        findings.add("header-truncated", shard, "a file that became shorter while it was read")
+        return None
+    return text
+
+
+def _read_all(descriptor: int, begin: int, count: int) -> bytes:
+    pieces = []
+    while count > 0:
+        piece = os.pread(descriptor, count, begin)
+        if not piece:
+            break
+        pieces.append(piece)
+        begin += len(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -> Header | None:
+    """Check the JSON of a header against the number of data bytes that follow it."""
+    if text[:1] != b"{":
+        findings.add("header-json", shard, f"a header that starts with {text[:1]!r}", "'{'")
+        return None
+    if text.count(b'"data_offsets"') > MAX_ENTRIES:
+        findings.add("header-entries", shard, f"more than {MAX_ENTRIES:,} tensors")
+        return None
+    problem = ""
+    raw: dict[str, Any] = {}
+    try:
+        raw = parse_object(text, shard, max_bytes=MAX_HEADER_BYTES, max_depth=4)
+    except JsonError as error:
+        problem = error.found
+    if not problem and _NEGATIVE_ZERO.search(text):
+        problem = "a number written -0"
+    if problem:
+        findings.add("header-json", shard, problem, "strict JSON")
+        return None
+    metadata = _metadata(raw.pop(METADATA, {}), shard, findings)
+    size = LENGTH_BYTES + len(text)
+    entries: dict[str, TensorEntry] = {}
+    spans: list[tuple[int, int, str]] = []
+    for name, value in raw.items():
+        entry = _entry(name, value, size, data_bytes, shard, findings)
+        if entry is not None:
+            entries[name] = entry
+            spans.append((entry.begin, entry.end, name))
+    if len(entries) == len(raw):  # a refused entry already explains a hole
+        _check_cover(spans, size, data_bytes, shard, findings)
+    return Header(entries, metadata, size)
+
+
+def _metadata(value: Any, shard: str, findings: Findings) -> dict[str, str]:
+    if not isinstance(value, dict):
+        findings.add("header-metadata", f"{shard}: {METADATA}", type_name(value), "an object of strings")
+        return {}
+    wrong = [key for key, item in value.items() if not isinstance(item, str)]
+    if wrong:
+        findings.add(
+            "header-metadata", f"{shard}: {METADATA}.{wrong[0][:200]}", type_name(value[wrong[0]]), "a string"
+        )
+        return {}
+    return value
+
+
+def _entry(
+    name: str, value: Any, size: int, data_bytes: int, shard: str, findings: Findings
+) -> TensorEntry | None:
+    """One tensor's entry, or None after noting what is wrong with it."""
+    where = f"{shard}: {name[:200]}"
+    if not name or len(name) > MAX_TENSOR_NAME or not name.isprintable():
+        findings.add(
+            "header-name",
+            f"{shard}: {name[:80]!r}",
+            f"a name of {len(name)} characters",
+            f"1 to {MAX_TENSOR_NAME} printable characters",
+        )
+        return None
+    if type(value) is not dict or value.keys() != _FIELDS:
+        found = f"the fields {sorted(value)[:8]}" if isinstance(value, dict) else type_name(value)
+        findings.add("header-entry", where, found, "dtype, shape and data_offsets, and nothing else")
+        return None
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    bits = BITS.get(dtype) if isinstance(dtype, str) else None
+    if bits is None:
+        findings.add(
+            "header-dtype",
+            where,
+            f"dtype {dtype!r:.80}",
+            "one of " + ", ".join(BITS),
+            "read it with a release that knows the type",
+        )
+        return None
+    if type(shape) is not list or len(shape) > MAX_RANK or not all(type(n) is int and n >= 0 for n in shape):
+        findings.add(
+            "header-shape", where, f"shape {shape!r:.80}", f"at most {MAX_RANK} non-negative integers"
+        )
+        return None
+    if type(offsets) is not list or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
+        findings.add("header-offsets", where, f"data_offsets {offsets!r:.80}", "two non-negative integers")
+        return None
+    begin, end = offsets
+    if begin > end or end > data_bytes:
+        rule = "header-offsets" if begin > end else "shard-truncated"
+        findings.add(
+            rule,
+            where,
+            f"bytes {begin:,} to {end:,} of {data_bytes:,} data bytes",
+            "a range inside the file",
+            "download the shard again",
+        )
+        return None
+    expected = _stored_bytes(shape, bits)
+    if expected != end - begin:
+        findings.add(
+            "header-size",
+            where,
+            f"{end - begin:,} bytes",
+            f"{_count(expected)} for {dtype} {list(shape)!r:.80}",
+        )
+        return None
+    return TensorEntry(name, dtype, tuple(shape), shard, size + begin, size + end)
+
+
+def _stored_bytes(shape: list[int], bits: int) -> int | None:
+    """Bytes of a tensor; None when elements do not fill bytes, or a product leaves 64 bits on the way."""
+    total = 1
+    for n in shape:
+        total *= n
+        if n >= 1 << 64 or total >= 1 << 64:
+            return None
+    total *= bits
+    return total // 8 if total < 1 << 64 and total % 8 == 0 else None
+
+
+def _count(expected: int | None) -> str:
+    return "a whole number of bytes below 2**64" if expected is None else f"{expected:,}"
+
+
+def _check_cover(
+    spans: list[tuple[int, int, str]], size: int, data_bytes: int, shard: str, findings: Findings
+) -> None:
+    """The entries must cover the data exactly: no hole, no overlap, nothing behind the last."""
+    spans.sort()
+    position = size
+    for begin, end, name in spans:
+        if begin > position:
+            findings.add(
+                "header-hole",
+                f"{shard}: {name}",
+                f"{begin - position:,} bytes before it that belong to no tensor",
+            )
+        elif begin < position:
+            findings.add(
+                "header-overlap", f"{shard}: {name}", f"{position - begin:,} bytes shared with another tensor"
+            )
+        position = max(position, end)
+    if position < size + data_bytes:
+        findings.add(
+            "header-trailing",
+            shard,
+            f"{size + data_bytes - position:,} bytes behind the last tensor",
+            "a file that ends with its last tensor",
+        )
