@@ -1,0 +1,7 @@
+"""The pooled sparse indexer: which tokens a row of MLA attends to."""
+
+from intarsia.kernels.indexer.pooling import pool_keys
+from intarsia.kernels.indexer.scoring import score_pools
+from intarsia.kernels.indexer.selection import selected_width, select_tokens
+
+__all__ = ["pool_keys", "score_pools", "select_tokens", "selected_width"]

@@ -1,0 +1,8 @@
+"""Kimi delta attention: a gated delta rule with a decay per key channel, after a short causal convolution."""
+
+from intarsia.kernels.kda.convolution import convolve
+from intarsia.kernels.kda.gates import log_decay, unit_heads
+from intarsia.kernels.kda.output import gated_norm
+from intarsia.kernels.kda.scan import scan
+
+__all__ = ["convolve", "gated_norm", "log_decay", "scan", "unit_heads"]

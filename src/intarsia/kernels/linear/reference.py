@@ -1,0 +1,16 @@
+"""y = x W^T with W decoded on the fly."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intarsia.kernels.weights import Weight, dense
+
+
+def linear(x: Tensor, weight: Weight, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    """Rows `x` [R, K] times a stored matrix [N, K]; returns [R, N] in `out_dtype`, by default that of `x`.
+
+    With `out_dtype` float32 the product is formed in float32, as partial sums of split matrices need it.
+    """
+    compute = out_dtype or x.dtype
+    return F.linear(x.to(compute), dense(weight, compute))

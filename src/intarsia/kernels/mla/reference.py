@@ -1,0 +1,47 @@
+"""One latent per token serves all heads as key and as value.
+
+kv_b [H * (K + V), L] holds per head K key rows, then V value rows. The key rows are applied to the query and the
+value rows to the result, so that the cache holds nothing but the latents.
+"""
+
+import torch
+from torch import Tensor
+
+from intarsia.kernels.rows import Rows
+from intarsia.kernels.weights import Weight, dense
+
+ROW_BLOCK = 16
+
+
+def absorb_keys(q: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
+    """Queries [R, H, K] carried into latent space, [R, H, L]."""
+    heads = dense(kv_b, q.dtype).view(q.shape[1], key_width + value_width, -1)
+    return torch.bmm(q.transpose(0, 1), heads[:, :key_width]).transpose(0, 1)
+
+
+def expand_values(latents: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
+    """Attended latents [R, H, L] turned into head outputs [R, H * V]."""
+    heads = dense(kv_b, latents.dtype).view(latents.shape[1], key_width + value_width, -1)
+    return torch.bmm(latents.transpose(0, 1), heads[:, key_width:].transpose(1, 2)).transpose(0, 1).flatten(1)
+
+
+def attend(q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float) -> Tensor:
+    """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
+
+    cache [pages + 1, page, L]; selected int32 [R, S], token positions of the row's own stream in any order, -1
+    where there is none. Scores, softmax and sums are float32. S is the same for every row and context length,
+    so a row's bits do not depend on its neighbours. Padding rows select nothing and get zeros.
+    """
+    flat, page = cache.view(-1, cache.shape[-1]), cache.shape[1]
+    out = torch.zeros_like(q)
+    for first in range(0, int(rows.starts[-1]), ROW_BLOCK):
+        block = slice(first, first + ROW_BLOCK)
+        chosen = selected[block].to(torch.int64)
+        tables = rows.page_table[rows.streams[block].clamp(min=0).to(torch.int64)].to(torch.int64)
+        positions = chosen.clamp(min=0)
+        latents = flat[tables.gather(1, positions // page) * page + positions % page].float()
+        scores = torch.bmm(q[block].float(), latents.transpose(1, 2)) * scale
+        masked = scores.masked_fill((chosen < 0).unsqueeze(1), -torch.inf)
+        attention = torch.softmax(masked, -1).nan_to_num(0.0)
+        out[block] = torch.bmm(attention, latents).to(q.dtype)
+    return out

@@ -1,0 +1,21 @@
+"""Addresses in paged caches: a token's row lies in the physical page that its stream's table names."""
+
+import torch
+from torch import Tensor
+
+from intarsia.kernels.rows import Rows
+
+
+def physical_rows(table: Tensor, positions: Tensor, page: int) -> Tensor:
+    """Row numbers, int64, in a cache viewed as [pages * page, width]; `table` int32 [pages of a window] of one stream."""
+    positions = positions.to(torch.int64)
+    return table[positions // page].to(torch.int64) * page + positions % page
+
+
+def write_rows(cache: Tensor, values: Tensor, rows: Rows) -> None:
+    """Store one value a row in `cache` [pages + 1, page, width] at the row's own position; padding rows write nothing."""
+    real = int(rows.starts[-1])
+    page = cache.shape[1]
+    positions = rows.positions[:real].to(torch.int64)
+    pages = rows.page_table[rows.streams[:real].to(torch.int64), positions // page].to(torch.int64)
+    cache.view(-1, cache.shape[2])[pages * page + positions % page] = values[:real].to(cache.dtype)

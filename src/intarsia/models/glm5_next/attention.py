@@ -1,0 +1,71 @@
+"""The two attentions of the network."""
+
+import torch
+from torch import Tensor
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens
+from intarsia.kernels.kda import convolve, gated_norm, log_decay, scan, unit_heads
+from intarsia.kernels.linear import linear
+from intarsia.kernels.mla import absorb_keys, attend, expand_values
+from intarsia.kernels.norm import layer_norm, rms_norm
+from intarsia.kernels.paging import write_rows
+from intarsia.kernels.rows import Rows
+from intarsia.models.glm5_next.state import KdaCache, MlaCache
+from intarsia.models.glm5_next.weights import IndexerWeights, KdaWeights, MlaWeights
+
+INDEX_NORM_EPS = 1e-6
+
+
+def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows: Rows) -> Tensor:
+    """Linear attention of normed rows [R, D]; float32 [R, D], the partial sum of a row-parallel output."""
+    heads, width = config.linear_num_heads, config.linear_head_dim
+    raw = torch.cat([linear(x, w.q), linear(x, w.k), linear(x, w.v)], -1)
+    q, k, v = convolve(raw, w.conv, cache.window, rows).chunk(3, -1)
+    f = linear(linear(x, w.f_a), w.f_b)
+    beta = torch.sigmoid(linear(x, w.b, out_dtype=torch.float32))
+    read = scan(
+        unit_heads(q, heads) * width**-0.5,
+        unit_heads(k, heads),
+        v.reshape(-1, heads, width),
+        log_decay(f, w.a_log, w.dt_bias, config.linear_lower_bound),
+        beta,
+        cache.memory,
+        cache.current,
+        rows,
+    )
+    gate = linear(linear(x, w.g_a), w.g_b)
+    y = gated_norm(read, gate, w.o_norm, config.rms_norm_eps, x.dtype)
+    return linear(y, w.o, out_dtype=torch.float32)
+
+
+def mla(
+    x: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows, selected: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Latent attention of normed rows [R, D]: its float32 output [R, D] and the token positions it attended to.
+
+    With `selected` [R, S] given the indexer does not run, and nothing is written for it.
+    """
+    heads, key, value = config.num_attention_heads, config.qk_nope_head_dim, config.v_head_dim
+    q_latent = rms_norm(linear(x, w.q_a), w.q_a_norm, config.rms_norm_eps)
+    latent = rms_norm(linear(x, w.kv_a), w.kv_a_norm, config.rms_norm_eps)
+    write_rows(cache.latents, latent, rows)
+    if selected is None:
+        selected = select(x, q_latent, w.indexer, config, cache, rows)
+    q = absorb_keys(linear(q_latent, w.q_b).view(-1, heads, key), w.kv_b, key, value)
+    attended = attend(q, cache.latents, selected, rows, key**-0.5)
+    return linear(expand_values(attended, w.kv_b, key, value), w.o, out_dtype=torch.float32), selected
+
+
+def select(
+    x: Tensor, q_latent: Tensor, w: IndexerWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows
+) -> Tensor:
+    """Token positions int32 [R, S] that each row attends to; folds the rows' keys into the pooled cache first."""
+    heads, group = config.index_n_heads, config.index_kpool
+    keys = layer_norm(linear(x, w.wk), w.k_norm, w.k_norm_bias, INDEX_NORM_EPS)
+    pool_keys(keys, linear(x, w.gate), w.ape, cache.tail, cache.pooled, rows)
+    queries = linear(q_latent, w.wq_b).view(-1, heads, config.index_head_dim)
+    # In float32: rounding here reorders near ties.
+    head_weights = linear(x, w.weights, out_dtype=torch.float32)
+    scores = score_pools(queries, head_weights, cache.pooled, rows, group)
+    return select_tokens(scores, rows.positions, config.index_topk, group)

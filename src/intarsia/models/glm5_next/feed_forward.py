@@ -1,0 +1,26 @@
+"""The feed-forward half of a block."""
+
+import torch
+from torch import Tensor
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.experts import routed_experts, swiglu
+from intarsia.kernels.linear import linear
+from intarsia.kernels.router import route
+from intarsia.kernels.rows import Rows
+from intarsia.models.glm5_next.weights import MlpWeights, MoeWeights
+
+
+def feed_forward(x: Tensor, w: MlpWeights | MoeWeights, config: Glm5NextConfig, rows: Rows) -> Tensor:
+    """Dense or routed SwiGLU of normed rows [R, D]; float32 [R, D]. The shared expert is not scaled."""
+    if isinstance(w, MlpWeights):
+        return _mlp(x, w, config.swiglu_limit)
+    routing = route(
+        x, w.router, w.bias, rows, top=config.num_experts_per_tok, scaling=config.routed_scaling_factor
+    )
+    routed = routed_experts(x, routing, w.experts.gate_up, w.experts.down, config.swiglu_limit)
+    return routed + _mlp(x, w.shared, config.swiglu_limit)
+
+
+def _mlp(x: Tensor, w: MlpWeights, limit: float) -> Tensor:
+    return linear(swiglu(linear(x, w.gate_up), limit), w.down, out_dtype=torch.float32)

@@ -1,0 +1,127 @@
+"""GLM-5.3-Flash: the text network and its MTP layer over rows of several streams."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels import hyper_connection as hyper
+from intarsia.kernels.embedding import embed
+from intarsia.kernels.linear import linear
+from intarsia.kernels.norm import rms_norm
+from intarsia.kernels.rows import Piece, Rows, rows_of
+from intarsia.kernels.weights import Weight
+from intarsia.models.errors import StateError
+from intarsia.models.glm5_next.attention import kda, mla
+from intarsia.models.glm5_next.feed_forward import feed_forward
+from intarsia.models.glm5_next.state import DEFAULT_PAGE, State, StateSettings
+from intarsia.models.glm5_next.weights import HyperWeights, KdaWeights, LayerWeights, network_weights
+
+PROMPT_ROWS = 1024  # rows of a prompt that run at once; a multiple of the 64-token grid
+
+
+class Glm5NextModel:
+    """The network with its weights in stored form. Activations are `dtype`; what the formulas need wide is float32."""
+
+    def __init__(
+        self, config: Glm5NextConfig, weights: Mapping[str, Weight], *, dtype: torch.dtype, device: torch.device | str
+    ) -> None:
+        """Take exactly the weights of `config` (families.glm5_next.runtime names); ModelWeightsError otherwise."""
+        self.config = config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.weights = network_weights(weights, config)
+        self._cache_index = {layer: i for i, layer in enumerate(config.kda_layers)}
+        self._cache_index |= {layer: i for i, layer in enumerate(config.mla_layers)}
+
+    def new_state(self, settings: StateSettings) -> State:
+        """Empty caches for this network."""
+        return State(self.config, settings, dtype=self.dtype, device=self.device)
+
+    def hidden(self, rows: Rows, state: State) -> Tensor:
+        """Run rows through all main layers; the final-normed hidden rows [R, D]."""
+        x = embed(rows.tokens, self.weights.embedding, self.dtype)
+        streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
+        for index, layer in enumerate(self.weights.layers):
+            streams = self._layer(index, layer, streams, state, rows)
+        return rms_norm(hyper.merge(streams), self.weights.norm, self.config.rms_norm_eps)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16."""
+        return linear(hidden, self.weights.head, out_dtype=torch.float32)
+
+    def mtp_hidden(
+        self, rows: Rows, hidden: Tensor, state: State, selected: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run rows through the MTP layer: its normed hidden rows [R, D] and the positions its attention selected.
+
+        Row i carries the token at position i + 1 in `rows.tokens`, its own position i in `rows.positions`, and in
+        `hidden` [R, D] the final-normed hidden of position i: of the main model, or of the previous draft. The
+        embedding counts as zero at position 0. `head` turns the result into logits of the token at i + 2.
+        """
+        w, eps = self.weights.mtp, self.config.rms_norm_eps
+        if w is None:
+            raise StateError("mtp", found="a checkpoint without an MTP layer", action="run without MTP drafts")
+        embedded = embed(rows.tokens, self.weights.embedding, self.dtype)
+        embedded = embedded.masked_fill((rows.positions == 0).unsqueeze(1), 0)
+        joined = torch.cat([rms_norm(embedded, w.enorm, eps), rms_norm(hidden, w.hnorm, eps)], -1)
+        x = linear(joined, w.eh_proj)
+        cache = state.mla(len(self.config.mla_layers))
+        attention = w.block.attention
+        if isinstance(attention, KdaWeights):
+            raise StateError("mtp", found="linear attention", expected="latent attention in the MTP layer")
+        y, selected = mla(rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected)
+        x = (x.float() + y).to(self.dtype)
+        y = feed_forward(rms_norm(x, w.block.mlp_norm, eps), w.block.mlp, self.config, rows)
+        x = (x.float() + y).to(self.dtype)
+        return rms_norm(x, w.norm, eps), selected
+
+    def logits(self, tokens: Sequence[int] | Tensor) -> Tensor:
+        """Logits float32 [T, V] of every position of one sequence, run as a prompt without any kept state."""
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        self.check_tokens(ids)
+        pages = -(-max(len(ids), 1) // DEFAULT_PAGE)
+        state = self.new_state(StateSettings(streams=1, window=pages * DEFAULT_PAGE, pages=pages))
+        state.page_table[0] = torch.arange(pages)
+        parts = []
+        for begin in range(0, len(ids), PROMPT_ROWS):
+            piece = Piece(stream=0, position=begin, tokens=ids[begin : begin + PROMPT_ROWS], recurrent=False)
+            hidden = self.hidden(rows_of([piece], state.page_table), state)
+            parts.append(self.head(hidden)[: len(piece.tokens)])
+        return torch.cat(parts) if parts else torch.empty(0, self.config.vocab_size)
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise StateError for the first id outside the vocabulary."""
+        for position, token in enumerate(tokens):
+            if not 0 <= token < self.config.vocab_size:
+                raise StateError(
+                    f"token at position {position}",
+                    found=str(token),
+                    expected=f"an id from 0 to {self.config.vocab_size - 1}",
+                )
+
+    def _layer(self, index: int, w: LayerWeights, streams: Tensor, state: State, rows: Rows) -> Tensor:
+        eps = self.config.rms_norm_eps
+        coefficients = self._mix(streams, w.attention_mix)
+        x = rms_norm(hyper.collect(streams, coefficients.pre), w.block.attention_norm, eps)
+        cache_index = self._cache_index[index]
+        if isinstance(w.block.attention, KdaWeights):
+            y = kda(x, w.block.attention, self.config, state.kda(cache_index), rows)
+        else:
+            y, _ = mla(x, w.block.attention, self.config, state.mla(cache_index), rows)
+        streams = hyper.update(streams, y, coefficients)
+        coefficients = self._mix(streams, w.mlp_mix)
+        x = rms_norm(hyper.collect(streams, coefficients.pre), w.block.mlp_norm, eps)
+        return hyper.update(streams, feed_forward(x, w.block.mlp, self.config, rows), coefficients)
+
+    def _mix(self, streams: Tensor, site: HyperWeights) -> hyper.HyperMix:
+        return hyper.mix(
+            streams,
+            site.fn,
+            site.base,
+            site.scale,
+            norm_eps=self.config.rms_norm_eps,
+            eps=self.config.hc_eps,
+            iterations=self.config.hc_sinkhorn_iters,
+        )

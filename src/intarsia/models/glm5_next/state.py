@@ -1,0 +1,117 @@
+"""What streams leave behind between steps: paged caches and fixed state, allocated once."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.models.errors import StateError
+
+DEFAULT_PAGE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """How much state to hold.
+
+    streams: sequences at once; window: tokens a stream may grow to; pages: pages of `page` tokens shared by all
+    streams; step_rows: rows of one stream that a recurrent step may run before some are taken back (1 + drafts).
+    """
+
+    streams: int
+    window: int
+    pages: int
+    page: int = DEFAULT_PAGE
+    step_rows: int = 1
+
+    @property
+    def window_pages(self) -> int:
+        return -(-self.window // self.page)
+
+
+@dataclass(frozen=True, slots=True)
+class MlaCache:
+    """One MLA layer's views: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], raw tail ring."""
+
+    latents: Tensor
+    pooled: Tensor
+    tail: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KdaCache:
+    """One KDA layer's views: memory [streams, copies, H, K, V] float32 and the ring of raw columns."""
+
+    memory: Tensor
+    window: Tensor
+    current: Tensor
+
+
+class State:
+    """All caches of a network. One tensor a cache family; the last page is the null page.
+
+    latents [M, pages + 1, page, L] and pooled [M, pages + 1, page / group, D], M counting the MLA layers and then the
+    MTP layer; tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32; window
+    [kda layers, streams, ring, channels]; current int32 [streams], the copy that holds a stream's committed state;
+    page_table int32 [streams, pages of a window], null where nothing is mapped.
+    """
+
+    def __init__(
+        self, config: Glm5NextConfig, settings: StateSettings, *, dtype: torch.dtype, device: torch.device | str
+    ) -> None:
+        if settings.page % config.index_kpool:
+            raise StateError(
+                "page",
+                found=f"{settings.page} tokens",
+                expected=f"a multiple of the pool size {config.index_kpool}",
+                action="choose another page size",
+            )
+        self.settings = settings
+        mla = len(config.mla_layers) + config.num_nextn_predict_layers
+        kda = len(config.kda_layers)
+        streams, pages, page = settings.streams, settings.pages + 1, settings.page
+        heads, width = config.linear_num_heads, config.linear_head_dim
+        key = config.index_head_dim
+        ring = config.index_kpool - 1 + settings.step_rows
+        conv_ring = config.linear_conv_kernel_dim - 1 + settings.step_rows
+
+        def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.latents = zeros(mla, pages, page, config.kv_lora_rank)
+        self.pooled = zeros(mla, pages, page // config.index_kpool, key)
+        self.tail = zeros(mla, streams, ring, 2 * key)
+        self.memory = zeros(kda, streams, settings.step_rows, heads, width, width, dtype=torch.float32)
+        self.window = zeros(kda, streams, conv_ring, 3 * config.linear_width)
+        self.current = zeros(streams, dtype=torch.int32)
+        self.page_table = torch.full(
+            (streams, settings.window_pages), settings.pages, dtype=torch.int32, device=device
+        )
+
+    @property
+    def null_page(self) -> int:
+        return self.settings.pages
+
+    def mla(self, index: int) -> MlaCache:
+        """Views of the index-th MLA layer; the MTP layer comes after the main ones."""
+        return MlaCache(self.latents[index], self.pooled[index], self.tail[index])
+
+    def kda(self, index: int) -> KdaCache:
+        """Views of the index-th KDA layer."""
+        return KdaCache(self.memory[index], self.window[index], self.current)
+
+    def reset(self, stream: int) -> None:
+        """Begin a new sequence: zero delta-rule state. Rings and pages need nothing, positions guard them."""
+        self.memory[:, stream, 0] = 0
+        self.current[stream] = 0
+
+    def commit(self, stream: int, rows: int) -> None:
+        """Keep the first `rows` rows of the stream's last recurrent step."""
+        self.current[stream] = rows - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches."""
+        tensors = (self.latents, self.pooled, self.tail, self.memory, self.window, self.current, self.page_table)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
