@@ -21,6 +21,8 @@ VISION = "model.visual."
 class TensorSpec:
     """One tensor. `dtype` is that of the published BF16 checkpoint (a safetensors dtype string).
 
+    Quantized checkpoints store some plain tensors wider: convolutions, norms. Narrower would lose values.
+
     `role` says how it is used: only `linear` and `expert` matrices can be held in a quantized format.
     `module` is the class a summary counts it under, such as "KDA" or "routed experts".
     """
@@ -121,7 +123,7 @@ def _kda_rows(config: Glm5NextConfig) -> tuple[_Row, ...]:
     for matrix in "qkv":
         rows.append((f"{matrix}_proj.weight", (width, hidden), "linear", "BF16"))
     for matrix in "qkv":
-        rows.append((f"{matrix}_conv1d.weight", (width, 1, config.linear_conv_kernel_dim), "conv", "F32"))
+        rows.append((f"{matrix}_conv1d.weight", (width, 1, config.linear_conv_kernel_dim), "conv", "BF16"))
     rows.append(("b_proj.weight", (config.linear_num_heads, hidden), "linear", "BF16"))
     for gate in "fg":
         rows.append((f"{gate}_a_proj.weight", (dim, hidden), "linear", "BF16"))
