@@ -1,0 +1,27 @@
+"""What the formats layer refuses: one type a failure kind."""
+
+from intarsia.core.errors import IntarsiaError
+
+
+class FormatError(IntarsiaError):
+    """The root of every refusal by a number format."""
+
+
+class UnknownFormatError(FormatError):
+    """A format name that this project does not know."""
+
+
+class LayoutError(FormatError):
+    """A tensor is missing, extra, or of another dtype or shape than the format stores."""
+
+
+class UnencodableError(FormatError):
+    """A weight that the format cannot hold: NaN, infinity, or a shape its blocks do not divide."""
+
+
+class CutError(FormatError):
+    """A cut that is empty, out of range, or would split a stored entry."""
+
+
+class CsfError(FormatError):
+    """Compressed scales that do not follow their codec's rules."""
