@@ -1,0 +1,160 @@
+"""Runs one stream of a network step by step: prompt, verify, commit, draft."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from intarsia.core.rows import pad_rows
+from intarsia.engine.errors import StepOrderError, WindowError
+from intarsia.engine.pages import PagePool
+from intarsia.kernels.rows import Piece, Rows, rows_of
+from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
+from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
+
+Pick = Callable[[Tensor, int], int]
+STREAM = 0
+
+
+class ModelRunner:
+    """One stream over `model`, with caches for `window` tokens and up to `max_drafts` drafts a step.
+
+    Prompt rows run in the chunked form on the absolute 64-token grid, verified rows in the recurrent form, one
+    row at a time in effect: what a row computes does not depend on how many drafts follow it.
+    """
+
+    def __init__(
+        self, model: Glm5NextModel, *, window: int, max_drafts: int = 3, page: int = DEFAULT_PAGE
+    ) -> None:
+        self.model = model
+        self.vocab_size = model.config.vocab_size
+        self.window = window
+        self.max_drafts = max_drafts
+        pages = -(-window // page)
+        settings = StateSettings(streams=1, window=window, pages=pages, page=page, step_rows=1 + max_drafts)
+        self.state = model.new_state(settings)
+        self._pool = PagePool(self.state.page_table, pages, page)
+        self._length = 0
+        self._verified: Tensor | None = None
+        self._verified_tokens: list[int] = []
+        # Final-normed hidden rows that the MTP layer has not seen, and the tokens that follow them.
+        self._unabsorbed: list[Tensor] = []
+        self._following: list[int] = []
+
+    @property
+    def can_draft(self) -> bool:
+        """True if the checkpoint has an MTP layer and drafts are allowed."""
+        return self.model.weights.mtp is not None and self.max_drafts > 0
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return self._length
+
+    def start(self, tokens: Sequence[int]) -> Tensor:
+        """Drop what the stream held and run a prompt; logits float32 [V] of its last row."""
+        if not tokens:
+            raise StepOrderError("prompt", found="no token", expected="at least one")
+        self.model.check_tokens(tokens)
+        self._check_window(len(tokens))
+        self._pool.truncate(STREAM, 0)
+        self._pool.ensure(STREAM, len(tokens))
+        self.state.reset(STREAM)
+        self._verified = None
+        self._unabsorbed, self._following = [], []
+        hidden = torch.empty(0)
+        for begin in range(0, len(tokens), PROMPT_ROWS):
+            piece = list(tokens[begin : begin + PROMPT_ROWS])
+            hidden = self._run(piece, begin, recurrent=False)
+            self.state.commit(STREAM, 1)
+            if self.can_draft:
+                self._absorb_prompt(tokens, begin, hidden[: len(piece)])
+        self._length = len(tokens)
+        last = (len(tokens) - 1) % PROMPT_ROWS
+        return self.model.head(pad_rows(hidden[last : last + 1]))[0]
+
+    def verify(self, tokens: Sequence[int]) -> Tensor:
+        """Append rows without committing them; logits float32 [n, V]. A second call before `commit` is refused."""
+        if self._verified is not None:
+            raise StepOrderError("verify", found="rows that were neither kept nor dropped", action="call commit first")
+        if not 1 <= len(tokens) <= 1 + self.max_drafts:
+            raise StepOrderError("verify", found=f"{len(tokens)} rows", expected=f"1 to {1 + self.max_drafts}")
+        self.model.check_tokens(tokens)
+        self._check_window(self._length + len(tokens))
+        self._pool.ensure(STREAM, self._length + len(tokens))
+        hidden = self._run(list(tokens), self._length, recurrent=True)
+        self._verified = hidden[: len(tokens)]
+        self._verified_tokens = list(tokens)
+        return self.model.head(hidden)[: len(tokens)]
+
+    def commit(self, count: int) -> None:
+        """Keep the first `count` (at least one) of the verified rows."""
+        verified = self._verified
+        if verified is None:
+            raise StepOrderError("commit", found="no verified rows", action="call verify first")
+        if not 1 <= count <= verified.shape[0]:
+            raise StepOrderError("commit", found=f"{count} rows", expected=f"1 to {verified.shape[0]}")
+        self.state.commit(STREAM, count)
+        if self.can_draft:
+            # The first verified token follows the last unabsorbed row, if there is one.
+            self._following += self._verified_tokens[0 if self._unabsorbed else 1 : count]
+            self._unabsorbed.append(verified[:count])
+        self._length += count
+        self._pool.truncate(STREAM, self._length)
+        self._verified = None
+
+    def draft(self, pending: int, count: int, pick: Pick) -> list[int]:
+        """Up to `count` tokens that may follow `pending`, the token at the committed length.
+
+        `pick(logits [V], position)` chooses the token at `position`. The MTP layer first takes in the committed
+        rows it has not seen, with the main model's hidden; further drafts feed on its own.
+        """
+        if not self.can_draft or count < 1 or not self._unabsorbed:
+            return []
+        count = min(count, self.max_drafts)
+        hidden = torch.cat(self._unabsorbed)
+        first = self._length - hidden.shape[0]
+        following = [*self._following, pending]
+        self._unabsorbed, self._following = [], []
+        state, selected = self._mtp(following, first, hidden)
+        last = hidden.shape[0] - 1
+        drafts: list[int] = []
+        while True:
+            position = self._length + 1 + len(drafts)
+            drafts.append(pick(self.model.head(state)[last], position))
+            if len(drafts) == count or position >= self.window:
+                return drafts
+            state, selected = self._chain(drafts[-1], position - 1, state[last], selected[last])
+            last = 0
+
+    def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
+        return self.model.hidden(self._rows(tokens, position, recurrent=recurrent), self.state)
+
+    def _rows(self, tokens: list[int], position: int, *, recurrent: bool) -> Rows:
+        return rows_of([Piece(STREAM, position, tokens, recurrent)], self.state.page_table)
+
+    def _absorb_prompt(self, tokens: Sequence[int], begin: int, hidden: Tensor) -> None:
+        """Show the MTP layer every row of a prompt piece whose next token is known; keep the last one of the prompt."""
+        following = list(tokens[begin + 1 : begin + 1 + hidden.shape[0]])
+        if following:
+            self._mtp(following, begin, hidden[: len(following)])
+        if len(following) < hidden.shape[0]:
+            self._unabsorbed = [hidden[len(following) :]]
+
+    def _mtp(
+        self, following: list[int], position: int, hidden: Tensor, selected: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        rows = self._rows(following, position, recurrent=False)
+        return self.model.mtp_hidden(rows, pad_rows(hidden), self.state, selected)
+
+    def _chain(self, token: int, position: int, hidden: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+        """A further draft row. With a shared index it attends to what the last true row selected."""
+        self._pool.ensure(STREAM, position + 1)
+        shared = pad_rows(selected.unsqueeze(0), -1) if self.model.config.index_share_for_mtp_iteration else None
+        return self._mtp([token], position, hidden.unsqueeze(0), shared)
+
+    def _check_window(self, tokens: int) -> None:
+        if tokens > self.window:
+            raise WindowError(
+                "stream", found=f"{tokens} tokens", expected=f"at most {self.window}", action="use a larger window"
+            )
