@@ -1,0 +1,124 @@
+"""The settings of loading, running and drawing, as frozen dataclasses that check themselves.
+
+The command line and a settings file are both read from these; nothing else decides a default.
+Importing this module stays cheap: it knows neither torch nor a checkpoint.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from intarsia.core.errors import UsageError
+
+Device = str
+DataType = Literal["float32", "bfloat16"]
+
+# Below this a division by the temperature would leave float32 logits no room; 0 means greedy.
+SMALLEST_TEMPERATURE = 1e-4
+LARGEST_TEMPERATURE = 100.0
+LARGEST_SEED = 2**64 - 1
+
+
+def check_integer(field: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuse anything but an integer in low..high (a bool is not an integer here).
+
+    Raises `UsageError` naming the field.
+    """
+    expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(field, found=f"{value!r}", expected=expected)
+    if value < low or (high is not None and value > high):
+        raise UsageError(field, found=str(value), expected=expected)
+
+
+def check_number(field: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    """Refuse anything but a finite number in low..high; `open_low` excludes the lower end.
+
+    Raises `UsageError` naming the field.
+    """
+    expected = (
+        f"a number {'above' if open_low else 'from'} {low:g} {'and at most' if open_low else 'to'} {high:g}"
+    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(field, found=f"{value!r}", expected=expected)
+    # NaN fails the comparison too
+    if not low <= value <= high or (open_low and value == low):
+        raise UsageError(field, found=f"{value}", expected=expected)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How a token is drawn from logits. Cuts act in this order: top_k, top_p, min_p."""
+
+    temperature: float = 0.0
+    """0 draws the likeliest token (greedy); else logits are divided by it."""
+    top_k: int = 0
+    """Keep this many of the likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the fewest likeliest tokens whose probabilities reach this sum; 1 keeps all."""
+    min_p: float = 0.0
+    """Keep tokens at least this fraction as likely as the likeliest; 0 keeps all."""
+    seed: int | None = None
+    """Key of the noise, 0 to 2**64 - 1; without one it follows from the prompt, so that a request repeats."""
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, 0.0, LARGEST_TEMPERATURE)
+        if 0 < self.temperature < SMALLEST_TEMPERATURE:
+            raise UsageError(
+                "temperature",
+                found=f"{self.temperature}",
+                expected=f"0 or a number from {SMALLEST_TEMPERATURE:g} to {LARGEST_TEMPERATURE:g}",
+                action="use 0 for the likeliest token",
+            )
+        check_integer("top_k", self.top_k, 0)
+        check_number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        check_number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, LARGEST_SEED)
+
+    @property
+    def greedy(self) -> bool:
+        """True when no noise takes part."""
+        return self.temperature == 0
+
+    @property
+    def cut(self) -> bool:
+        """True when some tokens are excluded before the noise is added."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """Where a model is placed and in what it computes; stored weights keep their formats."""
+
+    device: Device = "cpu"
+    """Torch device the weights are placed on, such as cpu or cuda:0."""
+    dtype: DataType = "float32"
+    """Type of activations; weights are decoded to it inside an operation."""
+    threads: int | None = None
+    """CPU threads for computing; torch's own choice without a number."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.device, str) or not self.device:
+            raise UsageError(
+                "device", found=f"{self.device!r}", expected="a torch device such as cpu or cuda:0"
+            )
+        if self.dtype not in ("float32", "bfloat16"):
+            raise UsageError("dtype", found=f"{self.dtype!r}", expected="float32 or bfloat16")
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1)
+
+
+@dataclass(frozen=True)
+class EngineSettings(LoadSettings):
+    """What one stream may use: how long it may grow, how far ahead it may guess."""
+
+    window: int | None = None
+    """Largest number of tokens of prompt and reply together; the model's own limit without a number."""
+    drafts: int = 3
+    """Most tokens guessed ahead in a step by the model's MTP layer; 0 turns drafting off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None:
+            check_integer("window", self.window, 2)
+        check_integer("drafts", self.drafts, 0, 64)
