@@ -154,7 +154,15 @@ def test_arbitrary_values_give_a_refusal_or_a_configuration(replacements):
 
 
 def test_an_architecture_without_data_is_a_family_of_its_own():
-    assert family_of({"model_type": "something_new"}).groups == ()
-    assert [rule.fused for rule in family_of({"model_type": "llama"}).groups] == ["qkv_proj", "gate_up_proj"]
-    assert family_of(TINY).is_draft("model.language_model.layers.8.eh_proj")
-    assert not family_of(TINY).is_draft("model.language_model.layers.80.eh_proj")
+    assert family_of({"model_type": "something_new"}).groupings == {"default": ()}
+    rules = family_of({"model_type": "llama"}).groupings["default"]
+    assert [rule.fused for rule in rules] == ["qkv_proj", "gate_up_proj"]
+
+
+def test_spellings_of_one_module_share_a_key():
+    family = family_of(TINY)
+    spellings = ["model.language_model.", "language_model.model.", "model.", "language_model.", ""]
+    assert {family.key(prefix + "layers.8.eh_proj") for prefix in spellings} == {"layers.8.eh_proj"}
+    assert family.key("mtp.eh_proj") == "layers.8.eh_proj"
+    assert family.is_draft("model.language_model.layers.8.eh_proj")
+    assert not family.is_draft("model.language_model.layers.80.eh_proj")

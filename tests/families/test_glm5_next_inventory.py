@@ -111,7 +111,7 @@ def test_experts_are_stacked_gate_first(config):
 def test_spark_selection_fuses_to_331_and_9_modules(config, tensors):
     family = family_of(load_json("nvidia_GLM-5.3-Flash-NVFP4.config.json"))
     modules = [name.removesuffix(".weight") for name, spec in tensors.items() if spec.quantizable]
-    groups = fused_groups(modules, family.groups)
+    groups = fused_groups(modules, family.groupings["default"])
     owner = {member: name for name, members in groups.items() for member in members}
     manifest = load_json("glm53_spark_targets.json")
     main = [name for name in manifest["targets"] if not family.is_draft(name)]
