@@ -86,6 +86,36 @@ class SamplingSettings:
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
+MOST_STOPS = 16
+LONGEST_STOP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings(SamplingSettings):
+    """How a reply is drawn and where it ends."""
+
+    max_tokens: int = 256
+    """Most tokens of the reply; the window may end it sooner."""
+    stop: tuple[str, ...] = ()
+    """The reply ends before the first of these strings; they are not part of its text."""
+    ignore_eos: bool = False
+    """Go on past the checkpoint's end-of-text tokens."""
+
+    def __post_init__(self) -> None:
+        SamplingSettings.__post_init__(self)
+        check_integer("max_tokens", self.max_tokens, 1)
+        if not isinstance(self.stop, tuple) or any(not isinstance(text, str) for text in self.stop):
+            raise UsageError("stop", found=f"{self.stop!r}", expected="a tuple of strings")
+        if len(self.stop) > MOST_STOPS:
+            raise UsageError("stop", found=f"{len(self.stop)} strings", expected=f"at most {MOST_STOPS}")
+        for text in self.stop:
+            if not 1 <= len(text) <= LONGEST_STOP:
+                expected = f"strings of 1 to {LONGEST_STOP} characters"
+                raise UsageError("stop", found=f"one of {len(text)} characters", expected=expected)
+        if not isinstance(self.ignore_eos, bool):
+            raise UsageError("ignore_eos", found=f"{self.ignore_eos!r}", expected="true or false")
+
+
 @dataclass(frozen=True)
 class LoadSettings:
     """Where a model is placed and in what it computes; stored weights keep their formats."""

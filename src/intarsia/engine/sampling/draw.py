@@ -28,8 +28,8 @@ from intarsia.engine.sampling.candidates import (
 from intarsia.engine.sampling.fixedpoint import distances, masses, share
 from intarsia.engine.sampling.rows import Rows
 
-# How many of the likeliest tokens are looked at before the whole row is sorted for a nucleus.
-NUCLEUS_WIDTH = 1024
+# How many of the likeliest tokens are looked at for a nucleus before the whole row is put in order.
+NUCLEUS_WIDTHS = (128, 1024)
 NOTHING_ALLOWED = -1
 
 
@@ -125,10 +125,11 @@ def _draw_cut(logits: Tensor, rows: Rows, peak: Tensor) -> Tensor:
     """Look at the likeliest few first; only a nucleus that runs past them needs the whole row in order."""
     vocabulary = logits.shape[1]
     limits = [1 if entry.greedy else entry.top_k for entry in rows.settings]
-    width = min(vocabulary, max(limits) if all(limits) else max(NUCLEUS_WIDTH, *limits))
-    candidates = likeliest(logits, rows, peak, width)
-    kept, certain = allowed(candidates, rows, peak)
-    if not all(limits) and not bool(certain.all()):
-        candidates = likeliest(logits, rows, peak, vocabulary)
-        kept, _ = allowed(candidates, rows, peak)
+    least = max(limits)
+    widths = [least] if all(limits) else [*(width for width in NUCLEUS_WIDTHS if width >= least), vocabulary]
+    for width in widths:
+        candidates = likeliest(logits, rows, peak, min(width, vocabulary))
+        kept, certain = allowed(candidates, rows, peak)
+        if width == widths[-1] or bool(certain.all()):
+            break
     return pick(candidates, rows, peak, kept)

@@ -5,6 +5,9 @@ A counter-based generator: the block for a counter and key is a function of thes
 be made anywhere, in any order, on any device, and is the same integers.
 """
 
+from functools import cache
+
+import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
@@ -15,24 +18,33 @@ _ROUNDS = 10
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _halves(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of word * multiplier; the int64 product wraps, its bits are still right."""
-    product = word * multiplier
-    return (product >> 32) & _MASK, product & _MASK
+@cache
+def _constants(device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Multipliers [2, 1 ...] and what each round adds to the key [rounds, 2, 1 ...]."""
+    multipliers = torch.tensor(_MULTIPLIERS, dtype=torch.int64, device=device)
+    steps = torch.tensor(
+        [[number * step for step in _KEY_STEPS] for number in range(_ROUNDS)],
+        dtype=torch.int64,
+        device=device,
+    )
+    ones = (1,) * dimensions
+    return multipliers.view(2, *ones), steps.view(_ROUNDS, 2, *ones)
 
 
 def philox4x32(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
     """Return the four 32-bit words of each block.
 
-    Every tensor is int64 and holds values 0 .. 2**32 - 1; shapes broadcast against each other.
+    Every tensor is int64 and holds values 0 .. 2**32 - 1. All have the same number of dimensions and broadcast
+    against each other; the halves of the key have one shape.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for round_number in range(_ROUNDS):
-        if round_number:
-            k0 = (k0 + _KEY_STEPS[0]) & _MASK
-            k1 = (k1 + _KEY_STEPS[1]) & _MASK
-        high0, low0 = _halves(c0, _MULTIPLIERS[0])
-        high1, low1 = _halves(c2, _MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-    return c0, c1, c2, c3
+    shape = torch.broadcast_shapes(*(word.shape for word in (*counter, *key)))
+    c0, c1, c2, c3 = (word.expand(shape) for word in counter)
+    multipliers, steps = _constants(c0.device, c0.dim())
+    keys = (torch.stack(key) + steps) & _MASK
+    # the two lanes of a round are computed together: small draws cost as much as there are operations
+    even, odd = torch.stack((c0, c2)), torch.stack((c1, c3))
+    for round_key in keys:
+        product = even * multipliers  # wraps; its 64 bits are still those of the unsigned product
+        high = (product >> 32) & _MASK
+        even, odd = (high.flip(0) ^ odd).bitwise_xor_(round_key), product.bitwise_and_(_MASK).flip(0)
+    return even[0], odd[0], even[1], odd[1]

@@ -1,0 +1,123 @@
+"""Drafters, and how far ahead they guess."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from intarsia.core.errors import UsageError
+from intarsia.engine.protocols import Pick, Runner
+
+
+class NoDrafts:
+    """Guesses nothing: every token is computed by a step of its own."""
+
+    def propose(self, tokens: Sequence[int], count: int, pick: Pick) -> list[int]:
+        return []
+
+
+class MtpDrafter:
+    """Guesses with the model's own MTP layer, each guess fed by the one before.
+
+    Guesses are drawn by the same keyed rule as the tokens they stand for, so a sampled reply is guessed as
+    well as a greedy one: both draws see the same noise.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def propose(self, tokens: Sequence[int], count: int, pick: Pick) -> list[int]:
+        return self._runner.draft(tokens[-1], count, pick)
+
+
+Mistake = Callable[[int, int], bool]
+"""(step, index of the guess in the step) -> whether to guess wrong there."""
+
+
+class ScriptedDrafter:
+    """Guesses from the known outcome, wrong where told to: the yardstick of what drafting does to a reply.
+
+    `truth` is the prompt and the reply of a plain run; `mistake` says where to guess another token.
+    """
+
+    def __init__(self, truth: Sequence[int], vocab_size: int, mistake: Mistake) -> None:
+        self._truth = list(truth)
+        self._vocab_size = vocab_size
+        self._mistake = mistake
+        self._step = 0
+
+    def propose(self, tokens: Sequence[int], count: int, pick: Pick) -> list[int]:
+        known = self._truth[len(tokens) : len(tokens) + count]
+        step, self._step = self._step, self._step + 1
+        return [
+            (token + 1) % self._vocab_size if self._mistake(step, index) else token
+            for index, token in enumerate(known)
+        ]
+
+
+def never(step: int, index: int) -> bool:
+    """A `Mistake` for a drafter that is always right."""
+    return False
+
+
+def always(step: int, index: int) -> bool:
+    """A `Mistake` for a drafter that is always wrong."""
+    return True
+
+
+def every_third(step: int, index: int) -> bool:
+    """A `Mistake` in every third step, at guesses 0, 1, 2, 0 ... in turn: parts of a step are kept."""
+    return step % 3 == 2 and index == step // 3 % 3
+
+
+class FixedDepth:
+    """The same number of guesses in every step."""
+
+    def __init__(self, count: int) -> None:
+        if count < 0:
+            raise UsageError("drafts", found=str(count), expected="0 or more")
+        self._count = count
+
+    def depth(self) -> int:
+        return self._count
+
+    def record(self, drafted: int, accepted: int) -> None:
+        pass
+
+
+class AdaptiveDepth:
+    """More guesses while most land, fewer while most miss; between 1 and `most`.
+
+    Judged over the last few steps at the present depth: a change starts the count again, so that one depth is
+    never judged by another's outcomes.
+    """
+
+    STEPS: Final = 4
+    DEEPER_FROM: Final = 0.8
+    SHALLOWER_BELOW: Final = 0.5
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise UsageError("drafts", found=str(most), expected="1 or more")
+        self._most = most
+        self._depth = min(2, most)
+        self._outcomes: deque[tuple[int, int]] = deque(maxlen=self.STEPS)
+
+    def depth(self) -> int:
+        return self._depth
+
+    def record(self, drafted: int, accepted: int) -> None:
+        if drafted == 0:
+            return
+        self._outcomes.append((drafted, accepted))
+        if len(self._outcomes) < self.STEPS:
+            return
+        tried = sum(drafted for drafted, _ in self._outcomes)
+        landed = sum(accepted for _, accepted in self._outcomes)
+        if landed >= self.DEEPER_FROM * tried and self._depth < self._most:
+            self._change(1)
+        elif landed < self.SHALLOWER_BELOW * tried and self._depth > 1:
+            self._change(-1)
+
+    def _change(self, by: int) -> None:
+        self._depth += by
+        self._outcomes.clear()
