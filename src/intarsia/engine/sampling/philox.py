@@ -7,6 +7,7 @@ be made anywhere, in any order, on any device, and is the same integers.
 
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,10 +35,10 @@ def _constants(device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
 def philox4x32(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
     """Return the four 32-bit words of each block.
 
-    Every tensor is int64 and holds values 0 .. 2**32 - 1. All have the same number of dimensions and broadcast
-    against each other; the halves of the key have one shape.
+    Every tensor is int64 and holds values 0 .. 2**32 - 1. All have the same number of dimensions and
+    broadcast against each other; the halves of the key have one shape.
     """
-    shape = torch.broadcast_shapes(*(word.shape for word in (*counter, *key)))
+    shape = np.broadcast_shapes(*(tuple(word.shape) for word in (*counter, *key)))
     c0, c1, c2, c3 = (word.expand(shape) for word in counter)
     multipliers, steps = _constants(c0.device, c0.dim())
     keys = (torch.stack(key) + steps) & _MASK
