@@ -13,7 +13,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural logarithms of the network's own probabilities: before penalties, bias, masks and temperature."""
+    """Natural logarithms of the network's own probabilities: before penalties, bias, masks and
+    temperature."""
 
     id: int
     logprob: float
@@ -55,6 +56,8 @@ class Tokens:
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     """One a token if they were asked for."""
+    thinking: bool = False
+    """True inside a thinking block; its markers come in events of their own, with this set too."""
 
 
 @dataclass(frozen=True, slots=True)

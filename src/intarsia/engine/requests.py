@@ -1,7 +1,7 @@
 """What the engine is asked: one `Request` a reply.
 
-Nothing here knows a model. Token ids, not text, go in, so that chat templates, tools and wire formats stay outside
-the engine. What it answers is in `intarsia.engine.events`.
+Nothing here knows a model. Token ids, not text, go in, so that chat templates, tools and wire formats stay
+outside the engine. What it answers is in `intarsia.engine.events`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,8 @@ class Thinking:
     inside: bool = False
     """True when the prompt ends inside the block."""
     budget: int | None = None
-    """Tokens the block may have; once they are used up `forced_close` follows, whatever the model would say."""
+    """Tokens the block may have; once they are used up `forced_close` follows, whatever the model would
+    say."""
     forced_close: tuple[int, ...] = ()
     """Tokens of newline, close marker and blank line, among them `close_id`."""
 
@@ -140,8 +141,6 @@ class Request:
     """Kept states are only shared between requests of the same salt."""
     cache: bool = True
     """False neither uses nor keeps prompt states."""
-    group: str | None = None
-    """Requests of one group have the same prompt: it is run once. See `choices`."""
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -162,7 +161,9 @@ class Request:
 def choices(
     request: Request, count: int, grammars: Sequence[Grammar] = (), seed: int | None = None
 ) -> tuple[Request, ...]:
-    """`count` requests for different replies to one prompt, which is run once.
+    """`count` requests for different replies to one prompt, of which the shared part is run once.
+
+    Those submitted while the first runs its prompt wait for the state it keeps.
 
     Choice i draws with `seed` + i (modulo 2**64), by default the request's own seed. With a grammar each
     choice needs its own: `grammars` holds `count` of them.
@@ -186,7 +187,6 @@ def choices(
                 id=request.id if count == 1 else f"{request.id}-{index}",
                 sampling=sampling,
                 grammar=grammars[index] if grammars else request.grammar,
-                group=request.id if count > 1 else request.group,
             )
         )
     return tuple(result)
