@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from intarsia.checkpoint import Checkpoint
+from intarsia.checkpoint.modules import modules
 from intarsia.core.errors import Violation
 from intarsia.families.groups import container_of
 from intarsia.families.registry import Family, family_of
@@ -72,6 +74,15 @@ def describe_source(config: Mapping[str, Any], tensors: Headers, stored: Mapping
     identity = SourceIdentity(family.name, len(tensors), inventory_hash(tensors))
     members = {name: tuple(found) for name, found in containers.items()}
     return Source(family, modules, identity, tuple(violations), members)
+
+
+def source_of(checkpoint: Checkpoint) -> Source:
+    """The source that an opened checkpoint is. Raises what `describe_source` and `modules` raise."""
+    headers = {name: (entry.dtype, entry.shape) for name, entry in checkpoint.tensors.items()}
+    stored = {
+        module.name: module.format for module in modules(checkpoint).values() if module.format is not None
+    }
+    return describe_source(checkpoint.config, headers, stored)
 
 
 def _module(
