@@ -2,8 +2,25 @@
 
 from intarsia.checkpoint.checkpoint import Checkpoint, Shard, open_checkpoint
 from intarsia.checkpoint.header import TensorEntry
+from intarsia.checkpoint.module import Module
 from intarsia.checkpoint.paths import locate
 from intarsia.checkpoint.reader import Reader
+from intarsia.checkpoint.recipes import Quantization, Recipe
+from intarsia.checkpoint.resolution import Resolution, modules, resolve
 from intarsia.checkpoint.write import write_checkpoint
 
-__all__ = ["Checkpoint", "Reader", "Shard", "TensorEntry", "locate", "open_checkpoint", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "Module",
+    "Quantization",
+    "Reader",
+    "Recipe",
+    "Resolution",
+    "Shard",
+    "TensorEntry",
+    "locate",
+    "modules",
+    "open_checkpoint",
+    "resolve",
+    "write_checkpoint",
+]

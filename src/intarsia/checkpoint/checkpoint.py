@@ -2,11 +2,13 @@
 
 import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intarsia.checkpoint.collector import collector_paused
+from intarsia.checkpoint.container import METADATA, compare, is_container, read_container
 from intarsia.checkpoint.errors import (
     CheckpointError,
     InvalidCheckpointError,
@@ -17,7 +19,10 @@ from intarsia.checkpoint.files import read_small
 from intarsia.checkpoint.findings import Findings
 from intarsia.checkpoint.header import Header, TensorEntry, read_header
 from intarsia.checkpoint.index import INDEX_NAME, Index, read_index, shards_on_disk
+from intarsia.checkpoint.merge import merge
+from intarsia.checkpoint.metadata import HF_QUANT_CONFIG, parse_carriers
 from intarsia.checkpoint.paths import locate, open_regular
+from intarsia.checkpoint.recipes import Quantization
 from intarsia.core.errors import Violation
 from intarsia.core.json import JsonError, parse_object
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "config.json"
 DEFAULT_BUFFER = 16 << 20
+MAX_CONFIG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorEntry]
     shards: tuple[Shard, ...]
     config: dict[str, Any]
+    quantization: Quantization = field(default_factory=Quantization)
     problems: tuple[Violation, ...] = ()
     _by_name: dict[str, Shard] = field(default_factory=dict, repr=False)
 
@@ -93,13 +100,24 @@ def open_checkpoint(path: str | os.PathLike[str], *, strict: bool = True) -> Che
         raise NotACheckpointError(
             str(folder), found=found, expected="the folder of a checkpoint", action="check the path"
         )
+    with collector_paused():
+        return _open(folder, strict)
+
+
+def _open(folder: Path, strict: bool) -> Checkpoint:
     findings = Findings()
-    config = read_config(folder, findings)
-    index = read_index(folder, findings)
-    shards, entries = _read_shards(folder, index, findings)
-    if index.weight_map is not None:
-        _compare_with_index(index.weight_map, entries, shards, findings)
-        _report_unindexed(folder, index, findings)
+    if is_container(folder):
+        container = read_container(folder, findings)
+        shards, entries = _read_shards(folder, container.shards, findings)
+        compare(container, entries, {shard.name: shard.size for shard in shards}, findings)
+        config, quantization = _read_metadata(folder / METADATA, findings, implied_csf=True)
+    else:
+        index = read_index(folder, findings)
+        shards, entries = _read_shards(folder, index.shards, findings)
+        if index.weight_map is not None:
+            _compare_with_index(index.weight_map, entries, shards, findings)
+            _report_unindexed(folder, index, findings)
+        config, quantization = _read_metadata(folder, findings)
     problems = findings.all()
     if strict and problems:
         raise InvalidCheckpointError(str(folder), problems)
@@ -108,30 +126,43 @@ def open_checkpoint(path: str | os.PathLike[str], *, strict: bool = True) -> Che
         tensors=entries,
         shards=tuple(shards),
         config=config,
+        quantization=quantization,
         problems=problems,
         _by_name={shard.name: shard for shard in shards},
     )
 
 
-def read_config(folder: Path, findings: Findings, name: str = CONFIG_NAME) -> dict[str, Any]:
-    """The JSON object in a configuration file; an empty one when there is no file."""
-    if not (folder / name).exists():
-        return {}
+def _read_metadata(
+    folder: Path, findings: Findings, *, implied_csf: bool = False
+) -> tuple[dict[str, Any], Quantization]:
+    """config.json and the merged quantization metadata; what is wrong goes to `findings`."""
+    config = _read_object(folder, CONFIG_NAME, findings) or {}
+    legacy = _read_object(folder, HF_QUANT_CONFIG, findings)
+    carriers = parse_carriers(config, legacy, findings)
+    if implied_csf:
+        carriers = [replace(carrier, implied_csf=True) for carrier in carriers]
+    return config, merge(carriers, findings)
+
+
+def _read_object(folder: Path, name: str, findings: Findings) -> dict[str, Any] | None:
+    """The JSON object in a configuration file; None when there is no file."""
+    if not os.path.lexists(folder / name):
+        return None
     problem = ""
     try:
-        return parse_object(read_small(folder / name, name, 64 << 20), name)
+        return parse_object(read_small(folder / name, name, MAX_CONFIG_BYTES), name)
     except (JsonError, CheckpointError) as error:
         problem = error.found
     findings.add("config-json", name, problem, "strict JSON")
-    return {}
+    return None
 
 
 def _read_shards(
-    folder: Path, index: Index, findings: Findings
+    folder: Path, names: Iterable[str], findings: Findings
 ) -> tuple[list[Shard], dict[str, TensorEntry]]:
     shards: list[Shard] = []
     entries: dict[str, TensorEntry] = {}
-    for name in index.shards:
+    for name in names:
         opened = _read_shard(folder, name, findings)
         if opened is None:
             continue

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from intarsia.checkpoint.dtypes import BITS
 from intarsia.checkpoint.findings import Findings
-from intarsia.core.json import JsonError, parse_object, type_name
+from intarsia.core.json import JsonError, Pairs, parse_object, type_name, unique_object
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_ENTRIES = 500_000
@@ -20,7 +20,8 @@ MAX_RANK = 8
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
 
-_FIELDS = frozenset(("dtype", "shape", "data_offsets"))
+_FIELDS = ("dtype", "shape", "data_offsets")
+_INT = {int}
 _NEGATIVE_ZERO = re.compile(rb"[\[,]\s*-0\s*[\],]")
 
 
@@ -119,10 +120,10 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
     problem = ""
     raw: dict[str, Any] = {}
     try:
-        raw = parse_object(text, shard, max_bytes=MAX_HEADER_BYTES, max_depth=4)
+        raw = parse_object(text, shard, max_bytes=MAX_HEADER_BYTES, max_depth=None, object_hook=_compact)
     except JsonError as error:
         problem = error.found
-    if not problem and _NEGATIVE_ZERO.search(text):
+    if not problem and b"-0" in text and _NEGATIVE_ZERO.search(text):
         problem = "a number written -0"
     if problem:
         findings.add("header-json", shard, problem, "strict JSON")
@@ -139,6 +140,15 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
     if len(entries) == len(raw):  # a refused entry already explains a hole
         _check_cover(spans, size, data_bytes, shard, findings)
     return Header(entries, metadata, size)
+
+
+def _compact(pairs: Pairs) -> Any:
+    """An entry in the order every writer uses becomes a tuple, which JSON itself never makes."""
+    if len(pairs) == 3:
+        (first, dtype), (second, shape), (third, offsets) = pairs
+        if first == "dtype" and second == "shape" and third == "data_offsets":
+            return dtype, shape, offsets
+    return unique_object(pairs)
 
 
 def _metadata(value: Any, shard: str, findings: Findings) -> dict[str, str]:
@@ -158,7 +168,7 @@ def _entry(
     name: str, value: Any, size: int, data_bytes: int, shard: str, findings: Findings
 ) -> TensorEntry | None:
     """One tensor's entry, or None after noting what is wrong with it."""
-    where = f"{shard}: {name[:200]}"
+    where = f"{shard}: {name}"
     if not name or len(name) > MAX_TENSOR_NAME or not name.isprintable():
         findings.add(
             "header-name",
@@ -167,11 +177,13 @@ def _entry(
             f"1 to {MAX_TENSOR_NAME} printable characters",
         )
         return None
-    if type(value) is not dict or value.keys() != _FIELDS:
+    if type(value) is dict and value.keys() == set(_FIELDS):
+        value = tuple(value[field] for field in _FIELDS)
+    if type(value) is not tuple:
         found = f"the fields {sorted(value)[:8]}" if isinstance(value, dict) else type_name(value)
         findings.add("header-entry", where, found, "dtype, shape and data_offsets, and nothing else")
         return None
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    dtype, shape, offsets = value
     bits = BITS.get(dtype) if isinstance(dtype, str) else None
     if bits is None:
         findings.add(
@@ -182,12 +194,12 @@ def _entry(
             "read it with a release that knows the type",
         )
         return None
-    if type(shape) is not list or len(shape) > MAX_RANK or not all(type(n) is int and n >= 0 for n in shape):
+    if type(shape) is not list or len(shape) > MAX_RANK or not _natural(shape):
         findings.add(
             "header-shape", where, f"shape {shape!r:.80}", f"at most {MAX_RANK} non-negative integers"
         )
         return None
-    if type(offsets) is not list or len(offsets) != 2 or not all(type(n) is int and n >= 0 for n in offsets):
+    if type(offsets) is not list or len(offsets) != 2 or not _natural(offsets):
         findings.add("header-offsets", where, f"data_offsets {offsets!r:.80}", "two non-negative integers")
         return None
     begin, end = offsets
@@ -211,6 +223,11 @@ def _entry(
         )
         return None
     return TensorEntry(name, dtype, tuple(shape), shard, size + begin, size + end)
+
+
+def _natural(numbers: list[Any]) -> bool:
+    """Non-negative integers; true and false are not integers here."""
+    return not numbers or (set(map(type, numbers)) == _INT and min(numbers) >= 0)
 
 
 def _stored_bytes(shape: list[int], bits: int) -> int | None:

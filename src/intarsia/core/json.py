@@ -17,6 +17,9 @@ MAX_BYTES = 64 << 20
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000
 
+Pairs = list[tuple[str, Any]]
+ObjectHook = Callable[[Pairs], Any]
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -33,10 +36,15 @@ def parse(
     where: str,
     *,
     max_bytes: int = MAX_BYTES,
-    max_depth: int = MAX_DEPTH,
+    max_depth: int | None = MAX_DEPTH,
     max_values: int = MAX_VALUES,
+    object_hook: ObjectHook | None = None,
 ) -> Any:
     """The value of one JSON document in UTF-8; `where` names it in errors.
+
+    `max_depth=None` leaves the nesting to a caller that knows the whole structure (the decoder itself
+    stops near 1,000). `object_hook` builds objects from pairs in place of `unique_object`, which it should
+    call for whatever it does not know.
 
     Raises JsonError for malformed text, duplicate keys, NaN and infinities, lone surrogates, and for more
     bytes, nesting or values than allowed.
@@ -44,7 +52,7 @@ def parse(
     problem = ""
     value: Any = None
     try:
-        value = _decode(data, max_bytes, max_values)
+        value = _decode(data, max_bytes, max_values, object_hook or unique_object)
     except _RefusedError as refusal:
         problem = str(refusal)
     except UnicodeDecodeError as error:
@@ -52,17 +60,17 @@ def parse(
     except json.JSONDecodeError as error:
         problem = f"malformed JSON at offset {error.pos} ({error.msg})"
     except RecursionError:
-        problem = f"nesting deeper than {max_depth}"
+        problem = "very deep nesting"
     except ValueError as error:  # an integer of thousands of digits
         problem = f"an unreadable number ({error})"
-    if not problem and _deeper_than(value, max_depth):
+    if not problem and max_depth is not None and _deeper_than(value, max_depth):
         problem = f"nesting deeper than {max_depth}"
     if problem:  # outside the handlers, so that the error carries no context of the decoder's
         raise JsonError(where, found=problem, expected="strict JSON", action="write the file again")
     return value
 
 
-def parse_object(data: bytes, where: str, **limits: int) -> dict[str, Any]:
+def parse_object(data: bytes, where: str, **limits: Any) -> dict[str, Any]:
     """Like `parse`, for documents that must be an object."""
     value = parse(data, where, **limits)
     if not isinstance(value, dict):
@@ -76,19 +84,20 @@ def type_name(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _decode(data: bytes, max_bytes: int, max_values: int) -> Any:
+def _decode(data: bytes, max_bytes: int, max_values: int, object_hook: ObjectHook) -> Any:
     if len(data) > max_bytes:
         raise _RefusedError(f"{len(data):,} bytes, more than {max_bytes:,}")
     # Every value is preceded by one of these, so their number bounds what decoding can allocate.
     if len(data) > max_values and data.count(b",") + data.count(b"[") + data.count(b"{") > max_values:
         raise _RefusedError(f"more than {max_values:,} values")
-    value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-    if _SURROGATE.search(data):
+    value = json.loads(data.decode(), object_pairs_hook=object_hook, parse_constant=_no_constant)
+    if b"\\u" in data and _SURROGATE.search(data):
         _refuse_lone_surrogates(value)
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: Pairs) -> dict[str, Any]:
+    """A dictionary of the pairs; a key that comes twice is refused."""
     unique = dict(pairs)
     if len(unique) != len(pairs):
         seen: set[str] = set()
