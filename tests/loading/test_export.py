@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from intarsia import formats
-from intarsia.checkpoint import open_checkpoint
+from intarsia.checkpoint import modules, open_checkpoint, resolve
 from intarsia.checkpoint.errors import TargetExistsError
-from intarsia.checkpoint.modules import modules, resolve
 from intarsia.formats import csf as csf_codecs
 from intarsia.loading.errors import ConvertError
 from intarsia.loading.export import convert

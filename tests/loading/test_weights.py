@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intarsia import formats
-from intarsia.checkpoint.modules import modules
+from intarsia.checkpoint import modules
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.runtime import runtime_modules
 from intarsia.formats import Stored

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from intarsia.checkpoint import Checkpoint, TensorEntry
+from intarsia.checkpoint import Checkpoint, Module, TensorEntry, resolve
 from intarsia.checkpoint.checkpoint import nearest
-from intarsia.checkpoint.modules import Module, resolve
 from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.errors import Violation
 from intarsia.families.glm5_next.config import Glm5NextConfig

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from intarsia.checkpoint import Checkpoint
-from intarsia.checkpoint.modules import modules
+from intarsia.checkpoint import Checkpoint, modules
 from intarsia.core.errors import Violation
 from intarsia.families.groups import container_of
 from intarsia.families.registry import Family, family_of
