@@ -49,3 +49,7 @@ class CapacityError(IntarsiaError):
     def __init__(self, where: str, *, largest: int, found: str, expected: str, action: str) -> None:
         self.largest = largest
         super().__init__(where, found=found, expected=expected, action=action)
+
+
+class GrammarError(IntarsiaError):
+    """A grammar that contradicts itself: its mask allowed what it then refused."""

@@ -50,7 +50,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next tokens of a reply. `text` may lag behind `ids` while it could still become a stop string."""
+    """The next tokens of a reply. `text` may lag behind `ids` while it could still become a stop string;
+    the last of it may come without ids."""
 
     ids: tuple[int, ...]
     text: str
@@ -76,8 +77,6 @@ class Finished:
     error: str | None = None
     matched: str | int | None = None
     """The stop string or id that ended the reply."""
-    text: str = ""
-    """What was held back and is now known to belong to the reply."""
 
 
 Event = Tokens | PromptLogprobs | Finished

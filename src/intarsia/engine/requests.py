@@ -13,6 +13,7 @@ from torch import Tensor
 
 from intarsia.core.config import LARGEST_SEED, SamplingSettings, check_integer, check_number
 from intarsia.core.errors import UsageError
+from intarsia.engine.sampling import seed_from
 
 LARGEST_LOGPROBS = 20
 LARGEST_CHOICES = 128
@@ -158,35 +159,26 @@ class Request:
         check_integer("priority", self.priority, -LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
-def choices(
-    request: Request, count: int, grammars: Sequence[Grammar] = (), seed: int | None = None
-) -> tuple[Request, ...]:
-    """`count` requests for different replies to one prompt, of which the shared part is run once.
+def choices(request: Request, count: int, grammars: Sequence[Grammar] = ()) -> tuple[Request, ...]:
+    """`count` requests for different replies to one prompt, of which the shared part is run once: those
+    submitted while the first runs its prompt wait for the state it keeps.
 
-    Those submitted while the first runs its prompt wait for the state it keeps.
-
-    Choice i draws with `seed` + i (modulo 2**64), by default the request's own seed. With a grammar each
-    choice needs its own: `grammars` holds `count` of them.
+    Choice i draws with the request's seed (or the one that follows from the prompt) plus i, modulo 2**64.
+    With a grammar each choice needs its own: `grammars` holds `count` of them.
     """
     check_integer("n", count, 1, LARGEST_CHOICES)
-    base = request.sampling.seed if seed is None else seed
-    if count > 1 and base is None:
-        raise UsageError("seed", found="none", expected="a seed to tell the choices apart")
-    if count > 1 and request.grammar is not None and len(grammars) != count:
-        raise UsageError(
-            "grammar", found=f"{len(grammars)} for {count} choices", expected="one for each choice"
+    if count == 1 and not grammars:
+        return (request,)
+    if (request.grammar is not None or grammars) and len(grammars) != count:
+        found = f"{len(grammars)} for {count} choices"
+        raise UsageError("grammar", found=found, expected="one for each choice")
+    seed = seed_from(request.tokens) if request.sampling.seed is None else request.sampling.seed
+    return tuple(
+        replace(
+            request,
+            id=f"{request.id}-{index}",
+            sampling=replace(request.sampling, seed=(seed + index) % (LARGEST_SEED + 1)),
+            grammar=grammars[index] if grammars else None,
         )
-    result = []
-    for index in range(count):
-        sampling = request.sampling
-        if base is not None:
-            sampling = replace(sampling, seed=(base + index) % (LARGEST_SEED + 1))
-        result.append(
-            replace(
-                request,
-                id=request.id if count == 1 else f"{request.id}-{index}",
-                sampling=sampling,
-                grammar=grammars[index] if grammars else request.grammar,
-            )
-        )
-    return tuple(result)
+        for index in range(count)
+    )
