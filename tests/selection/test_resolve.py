@@ -121,9 +121,9 @@ def test_modules_that_cannot_be_targets(tiny_source):
         "model.language_model.embed_tokens",
         f"{L}0.input_layernorm",
         f"{L}3.mlp.gate",
-        "model.visual.merger.proj",
     ):
         assert refused(manifest([name]), tiny_source)["not-linear"].where == name
+    assert refused(manifest(["model.visual.merger.proj"]), tiny_source)["outside-network"]
     draft = [f"{L}8.eh_proj"]
     assert refused(manifest(draft), tiny_source)["wrong-section"].expected == "it in draft"
     assert "unknown-format" in refused(manifest({f"{L}0.self_attn.o_proj": "MXFP9"}), tiny_source)

@@ -205,11 +205,12 @@ class _Section:
         if module.draft != (self.name == "draft"):
             other = "draft" if module.draft else "main"
             self._add("wrong-section", where, f"it in {self.name}", f"it in {other}")
+        if not module.used:
+            self._add("outside-network", where, "a module the text network does not use", "a module it uses")
+            return
         if module.kind == "other":
             self._add("not-linear", where, "a module that is not a linear matrix", "a projection or experts")
             return
-        if not module.used:
-            self._add("outside-network", where, "a module the text network does not use", "a module it uses")
         if module.quantized and not requantize:
             self._add(
                 "already-quantized",
