@@ -54,6 +54,17 @@ class GenerationResult:
     timing: Timing = field(compare=False)
 
 
+def check_fits(prompt_tokens: int, window: int) -> None:
+    """Raise `WindowError` unless the window has room for the prompt and one token more."""
+    if prompt_tokens >= window:
+        raise WindowError(
+            "prompt",
+            found=f"{prompt_tokens} tokens",
+            expected=f"at most {window - 1} in a window of {window}",
+            action="shorten the prompt or use a larger window",
+        )
+
+
 class Stream:
     """The state of a request. Tokens are appended by `take`; `pending` is the last, not yet run one."""
 
@@ -77,13 +88,7 @@ class Stream:
         for token in prompt:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
                 raise UsageError("prompt", found=f"token {token!r}", expected=f"ids below {vocab_size}")
-        if len(prompt) >= window:
-            raise WindowError(
-                "prompt",
-                found=f"{len(prompt)} tokens",
-                expected=f"at most {window - 1} in a window of {window}",
-                action="shorten the prompt or use a larger window",
-            )
+        check_fits(len(prompt), window)
         if settings.stop and text is None:
             raise UsageError("stop", found="stop strings", action="generate with the checkpoint's tokenizer")
         self.tokens = list(prompt)
