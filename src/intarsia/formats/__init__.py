@@ -44,8 +44,8 @@ __all__ = [
 _FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
-        Nvfp4("NVFP4"),
-        Nvfp4("W4A16_NVFP4"),
+        Nvfp4("NVFP4", activations=True),
+        Nvfp4("W4A16_NVFP4", activations=False),
         Mxfp8(),
         Mxfp4(),
         Fp8(),

@@ -1,19 +1,18 @@
-"""What every number format offers: its storage contract, encode, decode, cut and check."""
+"""What every number format offers: its storage contract, encode, decode, cut, join and check."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from intarsia.core.errors import Violation
-from intarsia.formats.errors import CutError, LayoutError, UnencodableError
+from intarsia.formats.codes import chunks
+from intarsia.formats.errors import CutError, LayoutError
 from intarsia.formats.stored import Stored
-
-SOURCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CHUNK = 1 << 16
-"""Elements that decode and encode handle at a time, so that the intermediate values stay in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +24,17 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
 
 class Format(ABC):
-    """One number format. Instances hold no state; `intarsia.formats.get` returns the one of a name."""
+    """One number format. `intarsia.formats.get` returns the one of a name; it holds no state."""
 
-    name: ClassVar[str]
+    name: str
     block: ClassVar[tuple[int, int]] = (1, 1)
-    """Rows and columns that share one stored entry, which bounds where a weight may be cut."""
-    optional: ClassVar[frozenset[str]] = frozenset()
-    """Suffixes that may be present, and travel unchanged, such as `input_scale`."""
+    """Rows and columns that share a stored entry. Columns can only be cut between those of a block."""
+    optional: frozenset[str] = frozenset()
+    """Suffixes that may be present and travel unchanged, such as `input_scale`."""
 
     @abstractmethod
     def layout(self, shape: tuple[int, ...]) -> dict[str, TensorSpec]:
@@ -48,96 +44,145 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def encode(self, weight: torch.Tensor, *, amax: torch.Tensor | float | None = None) -> Stored:
-        """Encodes a float32, bfloat16 or float16 weight [.., rows, columns]; the same bytes on every device.
+    def encode(self, weight: Tensor, *, amax: Tensor | float | None = None) -> Stored:
+        """Encodes a float32, bfloat16 or float16 weight [.., rows, columns]: the same bytes on every device.
 
-        `amax` is the largest magnitude that a fused group shares, for formats with a global scale.
+        `amax` is the largest magnitude that a fused group shares: one value, one an expert, or one for each
+        of equal row parts. Formats without a global scale ignore it. Raises UnencodableError for NaN,
+        infinity, an `amax` below the weight's own, or columns that are no whole blocks.
         """
 
     @abstractmethod
-    def _decode_rows(self, stored: Stored, out: torch.Tensor) -> None:
-        """Writes the values of a two-dimensional `stored` into `out` [rows, columns]."""
+    def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:
+        """Every tensor that is missing, extra, or of another dtype or shape than this format stores."""
+
+    @abstractmethod
+    def _shape(self, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """The logical shape of tensors without problems."""
+
+    @abstractmethod
+    def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
+        """Writes rows of a matrix into `out`, float32 and contiguous."""
 
     @abstractmethod
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
         """The cut, of ranges already known to be inside."""
 
+    @abstractmethod
+    def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
+        """The tensors of parts of one format below each other, whose shapes are known to allow it."""
+
+    def stored(self, tensors: Mapping[str, Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
+        """Wraps tensors by suffix, once they are known to be this format's. Raises LayoutError."""
+        problems = self._problems(tensors, origin)
+        if problems:
+            raise LayoutError(self.name, problems)
+        return Stored(self.name, tensors, self._shape(tensors), origin)
+
+    def _whole(self, stored: Mapping[str, Tensor]) -> Stored:
+        return stored if isinstance(stored, Stored) else self.stored(stored)
+
     def decode(
-        self,
-        stored: Mapping[str, torch.Tensor],
-        dtype: torch.dtype = torch.float32,
-        *,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The values as float32, bfloat16 or float16, rounded once at the end. `out`, if given, receives them."""
-        whole = stored if isinstance(stored, Stored) else self.stored(stored)
+        self, stored: Mapping[str, Tensor], dtype: torch.dtype = torch.float32, *, out: Tensor | None = None
+    ) -> Tensor:
+        """The values in float32 arithmetic, rounded once to `dtype` at the end.
+
+        `out`, if given, receives the values in its own dtype. Raises LayoutError for tensors of another
+        format.
+        """
+        whole = self._whole(stored)
         if out is None:
             out = torch.empty(whole.shape, dtype=dtype, device=whole["weight"].device)
-        if len(whole.shape) == 3:
-            for index in range(whole.shape[0]):
-                self._decode_rows(whole.expert(index), out[index])
-        else:
-            self._decode_rows(whole, out)
+        if out.shape != whole.shape:
+            problem = Violation("shape", "out", f"shape {list(out.shape)}", f"shape {list(whole.shape)}")
+            raise LayoutError(self.name, [problem])
+        for index in range(whole.shape[0]) if len(whole.shape) == 3 else (None,):
+            matrix = whole if index is None else whole.expert(index)
+            target = out if index is None else out[index]
+            for rows in chunks(target):
+                part = target[rows]
+                if part.dtype == torch.float32 and part.is_contiguous():
+                    self._decode(matrix, rows, part)
+                else:
+                    values = torch.empty(part.shape, dtype=torch.float32, device=out.device)
+                    self._decode(matrix, rows, values)
+                    part.copy_(values)
         return out
 
-    def cut(self, stored: Mapping[str, torch.Tensor], rows: range, columns: range) -> Stored:
-        """The part at logical `rows` and `columns`, as views: the stored entries themselves, never encoded again.
+    def cut(self, stored: Mapping[str, Tensor], rows: range, columns: range) -> Stored:
+        """The part at logical `rows` and `columns`, as views of the stored entries: nothing is encoded again.
 
         Raises CutError when the part is empty, out of range, or would split a stored entry.
         """
-        whole = stored if isinstance(stored, Stored) else self.stored(stored)
-        for axis, wanted, size in (("rows", rows, whole.rows), ("columns", columns, whole.columns)):
-            if wanted.step != 1 or not 0 <= wanted.start < wanted.stop <= size:
-                raise CutError(
-                    f"cut of {self.name}",
-                    found=f"{axis} {wanted.start}:{wanted.stop}:{wanted.step}",
-                    expected=f"a range with step 1 and at least one of {size} {axis}",
-                )
+        whole = self._whole(stored)
+        require_inside(self.name, rows, whole.rows, columns, whole.columns)
         return self._cut(whole, rows, columns)
 
-    @abstractmethod
-    def stored(self, tensors: Mapping[str, torch.Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
-        """Wraps tensors by suffix, after checking that they are this format's. Raises LayoutError."""
+    def join(self, parts: Sequence[Stored]) -> Stored:
+        """Matrices (or stacks) of this format below each other, as a fused module holds them; the first on
+        top.
 
-    def check(self, stored: Mapping[str, torch.Tensor], where: str = "") -> list[Violation]:
-        """Every broken rule of shapes, dtypes and values; empty when the weight is sound. Reads the values."""
-        try:
-            whole = self.stored(stored, origin=getattr(stored, "origin", (0, 0)))
-        except LayoutError as error:
-            return [Violation("layout", where or error.where, error.found, error.expected, error.action)]
-        return self._check_values(whole, where or self.name)
+        Parts with global scales keep their own, so they must have equally many rows. Raises LayoutError.
+        """
+        first = parts[0]
+        same = all(
+            (part.format, part.shape[:-2], part.columns, part.origin[1], tuple(part.tensors))
+            == (first.format, first.shape[:-2], first.columns, first.origin[1], tuple(first.tensors))
+            for part in parts
+        )
+        if not same or first.format != self.name:
+            found = "; ".join(f"{part.format} {list(part.shape)} from {part.origin}" for part in parts)
+            problem = Violation("join", "parts", found, "equal formats, columns and tensors")
+            raise LayoutError(self.name, [problem])
+        rows = sum(part.rows for part in parts)
+        return replace(first, tensors=self._join(parts), shape=(*first.shape[:-2], rows, first.columns))
 
-    def _check_values(self, stored: Stored, where: str) -> list[Violation]:
+    def check(
+        self, stored: Mapping[str, Tensor], where: str = "", *, elements: bool = True
+    ) -> list[Violation]:
+        """Every broken rule of tensors, dtypes, shapes and values; reads the scales, and the elements if
+        asked.
+
+        `where` is the module's name, put before the suffix in each violation.
+        """
+        found = self._problems(stored, getattr(stored, "origin", (0, 0)))
+        if not found:
+            found = self._bad_values(self._whole(stored), elements)
+        return [replace(item, where=f"{where}.{item.where}" if where else item.where) for item in found]
+
+    def remarks(self, stored: Mapping[str, Tensor], where: str = "") -> list[Violation]:
+        """What is legal but deserves a look, in the form of violations: it decodes as documented."""
+        found = self._oddities(self._whole(stored))
+        return [replace(item, where=f"{where}.{item.where}" if where else item.where) for item in found]
+
+    def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:
+        return []
+
+    def _oddities(self, stored: Stored) -> list[Violation]:
         return []
 
 
-def source(weight: torch.Tensor, name: str) -> torch.Tensor:
-    """The weight itself, once its dtype and rank are known to be encodable."""
-    if weight.dtype not in SOURCE_DTYPES:
-        raise UnencodableError(name, found=str(weight.dtype), expected="float32, bfloat16 or float16")
-    if weight.ndim not in (2, 3) or weight.numel() == 0:
-        found = f"shape {tuple(weight.shape)}"
-        raise UnencodableError(
-            name, found=found, expected="[rows, columns] or [experts, rows, columns], not empty"
+def require_inside(name: str, rows: range, row_count: int, columns: range, column_count: int) -> None:
+    """Raises CutError unless both are ranges of step 1, not empty, and inside."""
+    for axis, wanted, size in (("rows", rows, row_count), ("columns", columns, column_count)):
+        if wanted.step != 1 or not 0 <= wanted.start < wanted.stop <= size:
+            raise CutError(
+                f"cut of {name}",
+                found=f"{axis} {wanted.start}:{wanted.stop}:{wanted.step}",
+                expected=f"a range with step 1 and at least one of {size} {axis}",
+            )
+
+
+def whole_groups(name: str, columns: range, group: int) -> slice:
+    """The scale columns under a range of columns. Raises CutError when the range splits a group."""
+    if columns.start % group or columns.stop % group:
+        raise CutError(
+            f"cut of {name}",
+            found=f"columns {columns.start}:{columns.stop}",
+            expected=f"multiples of {group} columns, which share one scale",
         )
-    return weight.contiguous()
+    return slice(columns.start // group, columns.stop // group)
 
 
-def refuse_not_finite(weight: torch.Tensor, name: str) -> None:
-    """Raises UnencodableError naming the first element that is NaN or infinite."""
-    spot = torch.nonzero(~torch.isfinite(weight.float()))[0].tolist()
-    place = ", ".join(
-        f"{axis} {at}" for axis, at in zip(("expert", "row", "column")[-len(spot) :], spot, strict=True)
-    )
-    value = float(weight[tuple(spot)])
-    raise UnencodableError(
-        name, found=f"{value} at {place}", expected="finite values", action="repair the source"
-    )
-
-
-def true_divide(values: torch.Tensor, divisor: float) -> torch.Tensor:
-    """values / divisor, correctly rounded on every device.
-
-    A Python divisor would become a multiplication by its reciprocal on CUDA, which is one ulp off now and then.
-    """
-    return values / torch.full((), divisor, dtype=torch.float32, device=values.device)
+def as_slice(part: range) -> slice:
+    return slice(part.start, part.stop)

@@ -1,6 +1,8 @@
 """What the formats layer refuses: one type a failure kind."""
 
-from intarsia.core.errors import IntarsiaError
+from collections.abc import Sequence
+
+from intarsia.core.errors import IntarsiaError, Violation
 
 
 class FormatError(IntarsiaError):
@@ -12,7 +14,12 @@ class UnknownFormatError(FormatError):
 
 
 class LayoutError(FormatError):
-    """A tensor is missing, extra, or of another dtype or shape than the format stores."""
+    """Tensors that are missing, extra, or of another dtype or shape than the format stores."""
+
+    def __init__(self, where: str, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        found = "; ".join(f"{item.where} {item.found} instead of {item.expected}" for item in self.violations)
+        super().__init__(where, found=found)
 
 
 class UnencodableError(FormatError):

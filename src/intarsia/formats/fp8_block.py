@@ -1,19 +1,25 @@
-"""FP8_PB_WO: E4M3 elements under one scale for each 128 x 128 block.
+"""FP8_PB_WO: E4M3 elements under one scale for each block of 128 x 128.
 
     w = e4m3 * scale[row // 128, column // 128]
 
-nvidia-modelopt stores float32 scales `weight_scale` [a, 1, b, 1]; DeepSeek's convention is `weight_scale_inv` [a, b] in
-float32 or bfloat16. Both multiply. A cut keeps the scales of every block it touches and remembers in `origin` where inside
-its first block it starts.
+nvidia-modelopt stores float32 scales `weight_scale` [a, 1, b, 1]; DeepSeek's convention is `weight_scale_inv`
+[a, b] in float32 or bfloat16. Both multiply. A cut keeps the scale of every block it touches, and remembers
+in `origin` where inside its first block it starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from intarsia.formats.base import Format, TensorSpec, refuse_not_finite, source, true_divide
-from intarsia.formats.codes import E4M3_MAX, decode_e4m3, encode_e4m3
-from intarsia.formats.layout import as_slice, require, require_dtype, require_matrix, require_shape
+from intarsia.core.errors import Violation
+from intarsia.formats import checks
+from intarsia.formats.base import Format, TensorSpec, as_slice
+from intarsia.formats.codes import decode_e4m3_into, encode_e4m3, magnitude_bits
+from intarsia.formats.errors import LayoutError
+from intarsia.formats.fp8 import join_e4m3
+from intarsia.formats.fp8_channel import scale_of
+from intarsia.formats.sources import require_finite, source
 from intarsia.formats.stored import Stored
 
 SIDE = 128
@@ -21,7 +27,7 @@ SCALE_NAMES = ("weight_scale", "weight_scale_inv")
 
 
 class Fp8Block(Format):
-    """FP8 with a scale a 128 x 128 block; edge blocks are smaller, the weight keeps its true shape."""
+    """FP8 with a scale a 128 x 128 block. Edge blocks are smaller; the weight keeps its true shape."""
 
     name = "FP8_PB_WO"
     block = (SIDE, SIDE)
@@ -33,57 +39,103 @@ class Fp8Block(Format):
             "weight_scale": TensorSpec(torch.float32, (*lead, -(-rows // SIDE), 1, -(-columns // SIDE), 1)),
         }
 
-    def encode(self, weight: torch.Tensor, *, amax: torch.Tensor | float | None = None) -> Stored:
+    def encode(self, weight: Tensor, *, amax: Tensor | float | None = None) -> Stored:
         whole = source(weight, self.name)
-        *lead, rows, columns = whole.shape
-        down, across = -(-rows // SIDE), -(-columns // SIDE)
-        values = whole.float()
-        padded = torch.nn.functional.pad(values.abs(), (0, across * SIDE - columns, 0, down * SIDE - rows))
-        block_max = padded.view(*lead, down, SIDE, across, SIDE).amax(dim=(-3, -1))
-        if not bool(torch.isfinite(block_max).all()):
-            refuse_not_finite(whole, self.name)
-        scale = torch.where(block_max == 0, 1.0, true_divide(block_max, E4M3_MAX))
-        quotient = values / spread(scale, rows, columns, (0, 0))
-        tensors = {"weight": encode_e4m3(quotient), "weight_scale": scale.view(*lead, down, 1, across, 1)}
-        return Stored(self.name, tensors, tuple(whole.shape))
+        specs = self.layout(tuple(whole.shape))
+        elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
+        scale = torch.empty(specs["weight_scale"].shape, dtype=torch.float32, device=whole.device)
+        rows, columns = whole.shape[-2:]
+        grids = scale.view(-1, -(-rows // SIDE), -(-columns // SIDE))
+        pairs = zip(whole.view(-1, rows, columns), elements.view(-1, rows, columns), grids, strict=True)
+        for matrix, target, grid in pairs:
+            for index, start in enumerate(range(0, rows, SIDE)):
+                values = matrix[start : start + SIDE].to(torch.float32, copy=True)
+                largest = _column_blocks_amax(values)
+                require_finite(whole, largest, self.name)
+                grid[index] = scale_of(largest)
+                target[start : start + SIDE] = encode_e4m3(values.div_(_by_column(grid[index], columns, 0)))
+        return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
-    def stored(self, tensors: Mapping[str, torch.Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
-        name = scale_name(tensors)
-        require(self.name, tensors, ["weight", name])
+    def rename(self, stored: Stored, scale_name: str, *, flat: bool) -> Stored:
+        """The same weight under the other convention: the scale's name, and [a, b] (flat) or [a, 1, b, 1]."""
+        scale = stored[scale_name_of(stored)]
+        lead = len(stored.shape) - 2
+        if scale.ndim == lead + 4:
+            scale = scale.squeeze(-1).squeeze(-2)
+        if not flat:
+            scale = scale.unsqueeze(-1).unsqueeze(-3)
+        tensors = {"weight": stored["weight"], scale_name: scale}
+        return self.stored(tensors, origin=stored.origin)
+
+    def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:
+        name = scale_name_of(tensors)
+        found = checks.tensor_set(tensors, ("weight", name), ())
+        if found:
+            return found
         weight, scale = tensors["weight"], tensors[name]
-        require_dtype(f"{self.name} weight", weight, torch.float8_e4m3fn)
-        require_matrix(f"{self.name} weight", weight)
-        require_dtype(f"{self.name} {name}", scale, torch.float32, torch.bfloat16)
+        found = checks.dtype("weight", weight, torch.float8_e4m3fn) + checks.matrix("weight", weight)
+        if found:
+            return found
         *lead, rows, columns = weight.shape
         down, across = -(-(rows + origin[0]) // SIDE), -(-(columns + origin[1]) // SIDE)
-        require_shape(f"{self.name} {name}", scale, (*lead, down, across), (*lead, down, 1, across, 1))
-        return Stored(self.name, tensors, tuple(weight.shape), origin)
+        found = checks.dtype(name, scale, torch.float32, torch.bfloat16)
+        return found + checks.shape(name, scale, (*lead, down, across), (*lead, down, 1, across, 1))
 
-    def _decode_rows(self, stored: Stored, out: torch.Tensor) -> None:
-        scale = stored[scale_name(stored)].float()
-        grid = scale.reshape(scale.shape[0], -1)
-        out.copy_(decode_e4m3(stored["weight"]) * spread(grid, stored.rows, stored.columns, stored.origin))
+    def _shape(self, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+        return tuple(tensors["weight"].shape)
+
+    def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
+        scale = stored[scale_name_of(stored)]
+        grid = scale.reshape(scale.shape[0], -1).float()
+        decode_e4m3_into(stored["weight"][rows], out)
+        top, left = stored.origin
+        first = rows.start
+        while first < rows.stop:
+            index = (top + first) // SIDE
+            last = min(rows.stop, (index + 1) * SIDE - top)
+            out[first - rows.start : last - rows.start].mul_(_by_column(grid[index], out.shape[1], left))
+            first = last
 
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
         top, left = rows.start + stored.origin[0], columns.start + stored.origin[1]
         down = slice(top // SIDE, -(-(top + len(rows)) // SIDE))
         across = slice(left // SIDE, -(-(left + len(columns)) // SIDE))
-        name, lead = scale_name(stored), stored.shape[:-2]
+        name, lead = scale_name_of(stored), stored.shape[:-2]
         scale = stored[name]
-        ranked = scale.ndim == len(lead) + 4
         tensors = {
             "weight": stored["weight"][..., as_slice(rows), as_slice(columns)],
-            name: scale[..., down, :, across, :] if ranked else scale[..., down, across],
+            name: scale[..., down, :, across, :] if scale.ndim == len(lead) + 4 else scale[..., down, across],
         }
         return Stored(self.name, tensors, (*lead, len(rows), len(columns)), (top % SIDE, left % SIDE))
 
+    def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
+        name, lead = scale_name_of(parts[0]), len(parts[0].shape) - 2
+        if any((part.origin[0] + part.rows) % SIDE for part in parts[:-1]) or any(
+            part.origin[0] for part in parts[1:]
+        ):
+            found = ", ".join(f"{part.rows} rows from {part.origin[0]}" for part in parts)
+            expected = f"parts that meet between blocks of {SIDE} rows"
+            raise LayoutError(self.name, [Violation("join", name, found, expected)])
+        return {"weight": join_e4m3(parts), name: torch.cat([part[name] for part in parts], dim=lead)}
 
-def scale_name(tensors: Mapping[str, torch.Tensor]) -> str:
+    def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:
+        name = scale_name_of(stored)
+        found = checks.positive(name, stored[name])
+        return found + (checks.e4m3_elements("weight", stored["weight"]) if elements else [])
+
+
+def scale_name_of(tensors: Mapping[str, Tensor]) -> str:
     """The name under which the block scales are stored."""
     return next((name for name in SCALE_NAMES if name in tensors), SCALE_NAMES[0])
 
 
-def spread(grid: torch.Tensor, rows: int, columns: int, origin: tuple[int, int]) -> torch.Tensor:
-    """One scale an element [..., rows, columns] of a grid [..., a, b], for a weight that starts at `origin`."""
-    full = grid.repeat_interleave(SIDE, dim=-2).repeat_interleave(SIDE, dim=-1)
-    return full[..., origin[0] : origin[0] + rows, origin[1] : origin[1] + columns]
+def _column_blocks_amax(values: Tensor) -> Tensor:
+    """The largest magnitude of each 128 columns of up to 128 rows, the last columns padded with zeros."""
+    bits = magnitude_bits(values).amax(dim=0)
+    padded = torch.nn.functional.pad(bits, (0, -bits.shape[0] % SIDE))
+    return padded.view(-1, SIDE).amax(dim=1).view(torch.float32)
+
+
+def _by_column(scales: Tensor, columns: int, left: int) -> Tensor:
+    """The scale of every column, of a weight that starts `left` columns inside its first block."""
+    return scales.repeat_interleave(SIDE)[left : left + columns]

@@ -1,13 +1,23 @@
-"""FP8_PER_CHANNEL_PER_TOKEN: E4M3 elements under one float32 scale a row; activations are scaled per token at run time."""
+"""FP8_PER_CHANNEL_PER_TOKEN: E4M3 elements under one float32 scale a row.
 
-from collections.abc import Mapping
+Activations are scaled per token while running, so nothing is stored for them.
+"""
+
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from intarsia.formats.base import Format, TensorSpec, refuse_not_finite, source, true_divide
-from intarsia.formats.codes import E4M3_MAX, decode_e4m3, encode_e4m3
-from intarsia.formats.layout import as_slice, require, require_dtype, require_matrix, require_shape
+from intarsia.core.errors import Violation
+from intarsia.formats import checks
+from intarsia.formats.base import Format, TensorSpec, as_slice
+from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3
+from intarsia.formats.fp8 import join_e4m3, row_maxima
+from intarsia.formats.sources import require_finite, source, true_divide
 from intarsia.formats.stored import Stored
+
+AMAX_MIN = 2.0**-126
+"""nvidia-modelopt raises smaller maxima of a row or block to this one before it derives their scale."""
 
 
 class Fp8Channel(Format):
@@ -21,27 +31,40 @@ class Fp8Channel(Format):
             "weight_scale": TensorSpec(torch.float32, tuple(shape[:-1])),
         }
 
-    def encode(self, weight: torch.Tensor, *, amax: torch.Tensor | float | None = None) -> Stored:
+    def encode(self, weight: Tensor, *, amax: Tensor | float | None = None) -> Stored:
         whole = source(weight, self.name)
-        row_max = whole.abs().amax(dim=-1).float()
-        if not bool(torch.isfinite(row_max).all()):
-            refuse_not_finite(whole, self.name)
-        scale = torch.where(row_max == 0, 1.0, true_divide(row_max, E4M3_MAX))
-        tensors = {"weight": encode_e4m3(whole.float() / scale.unsqueeze(-1)), "weight_scale": scale}
-        return Stored(self.name, tensors, tuple(whole.shape))
+        row_max = row_maxima(whole)
+        require_finite(whole, row_max, self.name)
+        scale = scale_of(row_max)
+        elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
+        flat, target, by_row = (
+            whole.view(-1, whole.shape[-1]),
+            elements.view(-1, whole.shape[-1]),
+            scale.view(-1, 1),
+        )
+        for part in chunks(flat):
+            target[part] = encode_e4m3(flat[part].to(torch.float32, copy=True).div_(by_row[part]))
+        return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
-    def stored(self, tensors: Mapping[str, torch.Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
-        require(self.name, tensors, ["weight", "weight_scale"])
+    def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:
+        found = checks.tensor_set(tensors, ("weight", "weight_scale"), ())
+        if found:
+            return found
         weight, scale = tensors["weight"], tensors["weight_scale"]
-        require_dtype(f"{self.name} weight", weight, torch.float8_e4m3fn)
-        require_matrix(f"{self.name} weight", weight)
-        require_dtype(f"{self.name} weight_scale", scale, torch.float32)
-        per_row = tuple(weight.shape[:-1])
-        require_shape(f"{self.name} weight_scale", scale, per_row, (*per_row, 1))
-        return Stored(self.name, tensors, tuple(weight.shape))
+        found = checks.dtype("weight", weight, torch.float8_e4m3fn) + checks.matrix("weight", weight)
+        if found:
+            return found
+        rows = tuple(weight.shape[:-1])
+        return checks.dtype("weight_scale", scale, torch.float32) + checks.shape(
+            "weight_scale", scale, rows, (*rows, 1)
+        )
 
-    def _decode_rows(self, stored: Stored, out: torch.Tensor) -> None:
-        out.copy_(decode_e4m3(stored["weight"]) * stored["weight_scale"].reshape(-1, 1))
+    def _shape(self, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+        return tuple(tensors["weight"].shape)
+
+    def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
+        decode_e4m3_into(stored["weight"][rows], out)
+        out.mul_(stored["weight_scale"][rows].reshape(-1, 1))
 
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
         scale, row, lead = stored["weight_scale"], as_slice(rows), stored.shape[:-2]
@@ -50,3 +73,17 @@ class Fp8Channel(Format):
             "weight_scale": scale[..., row, :] if scale.ndim == len(stored.shape) else scale[..., row],
         }
         return Stored(self.name, tensors, (*lead, len(rows), len(columns)))
+
+    def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
+        axis = len(parts[0].shape) - 2
+        scale = torch.cat([part["weight_scale"] for part in parts], dim=axis)
+        return {"weight": join_e4m3(parts), "weight_scale": scale}
+
+    def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:
+        found = checks.positive("weight_scale", stored["weight_scale"])
+        return found + (checks.e4m3_elements("weight", stored["weight"]) if elements else [])
+
+
+def scale_of(amax: Tensor) -> Tensor:
+    """amax / 448 of rows or blocks; one where all is zero, as nvidia-modelopt's exporter has it."""
+    return true_divide(torch.where(amax == 0, E4M3_MAX, amax.clamp(min=AMAX_MIN)), E4M3_MAX)

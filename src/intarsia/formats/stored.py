@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import torch
 
+from intarsia.core.errors import Violation
 from intarsia.formats.errors import LayoutError
 
 
@@ -13,9 +14,10 @@ from intarsia.formats.errors import LayoutError
 class Stored(Mapping[str, torch.Tensor]):
     """A weight in its stored form; also usable as a mapping from suffix to tensor.
 
-    `tensors` maps the suffix (without a leading dot) to the tensor, in the format's order. `shape` is the logical
-    shape: [rows, columns], or [experts, rows, columns] of a stack. `origin` is the position of element (0, 0) inside
-    its scale block, and differs from (0, 0) only after a cut through a two-dimensional block.
+    `tensors` maps the suffix (without a leading dot) to the tensor, in the format's order. `shape` is the
+    logical shape: [rows, columns], or [experts, rows, columns] of a stack. `origin` is the position of
+    element (0, 0) inside its scale block, and differs from (0, 0) only after a cut through a two-dimensional
+    block.
     """
 
     format: str
@@ -49,7 +51,7 @@ class Stored(Mapping[str, torch.Tensor]):
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Stored":
-        """The same weight with `change` applied to every tensor (a device move, a copy, a contiguous form)."""
+        """The same weight with `change` applied to every tensor: a device move, a copy."""
         return replace(self, tensors={suffix: change(tensor) for suffix, tensor in self.tensors.items()})
 
     def to(self, device: torch.device | str) -> "Stored":
@@ -61,10 +63,11 @@ class Stored(Mapping[str, torch.Tensor]):
         return self.map(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))
 
     def expert(self, index: int) -> "Stored":
-        """One matrix of a stack [experts, rows, columns], as views; zero-dim tensors are shared by all experts."""
+        """One matrix of a stack [experts, rows, columns], as views; zero-dim tensors are shared by all
+        experts.
+        """
         if len(self.shape) != 3:
-            raise LayoutError(
-                self.format, found=f"shape {self.shape}", expected="a stack [experts, rows, columns]"
-            )
+            problem = Violation("shape", "weight", f"shape {list(self.shape)}", "[experts, rows, columns]")
+            raise LayoutError(self.format, [problem])
         picked = {suffix: tensor[index] if tensor.ndim else tensor for suffix, tensor in self.tensors.items()}
         return replace(self, tensors=picked, shape=self.shape[1:])

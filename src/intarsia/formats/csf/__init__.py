@@ -1,7 +1,7 @@
 """CSF: block scales of FP4 weights, compressed without loss.
 
-Three codecs: `nvfp4_slab` and `mxfp4_slab` (slab.py), `csf_32x2_v1` (block.py). A matrix's components are tensors by suffix,
-to be appended to the scale's own name with a dot.
+Three codecs: `nvfp4_slab` and `mxfp4_slab` (slab.py), `csf_32x2_v1` (block.py). A matrix's components are
+tensors by suffix, to be appended to the scale's own name with a dot.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,9 @@ def encode(scales: torch.Tensor, codec: str) -> dict[str, torch.Tensor]:
 
 
 def decode_into(components: Mapping[str, torch.Tensor], out: torch.Tensor, codec: str) -> None:
-    """Writes the scale bytes into `out` [R, C], contiguous, of any one-byte dtype. Raises CsfError naming a component."""
+    """Writes the scale bytes into `out` [R, C], contiguous, of any one-byte dtype. Raises CsfError naming a
+    component.
+    """
     if out.ndim != 2 or out.element_size() != 1 or not out.is_contiguous():
         found = f"{out.dtype} {list(out.shape)}"
         raise CsfError(
@@ -61,7 +63,9 @@ def decode(components: Mapping[str, torch.Tensor], rows: int, columns: int, code
 def cut(
     components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range, codec: str
 ) -> dict[str, torch.Tensor]:
-    """The components of a part of a matrix of `shape`, without decoding. Raises CsfError, or CutError for the part."""
+    """The components of a part of a matrix of `shape`, without decoding. Raises CsfError, or CutError for the
+    part.
+    """
     chosen = _codec(codec)
     for axis, wanted, size in (("rows", rows, shape[0]), ("columns", columns, shape[1])):
         if wanted.step != 1 or not 0 <= wanted.start < wanted.stop <= size:

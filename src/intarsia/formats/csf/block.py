@@ -1,7 +1,8 @@
 """The block codec `csf_32x2_v1`: blocks of 32 rows x 2 columns, one base a block, 4-bit codes and escapes.
 
-The layout is this project's own definition. Only the name, that it is lossless, and that it has five components a matrix are
-public; it has not been compared with a real file. A component set that differs is refused.
+The layout is this project's own definition. Only the name, that it is lossless, and that it has five
+components a matrix are public; it has not been compared with a real file. A component set that differs is
+refused.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ HIGHEST_COUNT = ROWS * COLUMNS - 1
 
 
 class Block:
-    """Base [R/32, C/2], codes [R/32, C/2, 32], escape counts [R/32, C/2], and two streams of escapes in block order."""
+    """Base [R/32, C/2], codes [R/32, C/2, 32], escape counts [R/32, C/2], and two streams of escapes in block
+    order.
+    """
 
     name = "csf_32x2_v1"
     components = ("csf_base", "csf_codes", "csf_escape_count", "csf_escape_position", "csf_escape_value")
@@ -109,7 +112,9 @@ class Block:
     def cut(
         self, components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range
     ) -> dict[str, torch.Tensor]:
-        """The components of a part, without decoding: rows in multiples of 32, even columns. Nothing is refitted."""
+        """The components of a part, without decoding: rows in multiples of 32, even columns. Nothing is
+        refitted.
+        """
         owner = self._require(components, *shape)
         if rows.start % ROWS or rows.stop % ROWS or columns.start % COLUMNS or columns.stop % COLUMNS:
             raise CutError(

@@ -8,7 +8,8 @@ import torch
 from intarsia.formats.errors import CsfError
 
 CHUNK = 1 << 18
-"""Scale bytes that an encoder handles at a time: it bounds the histograms, and keeps them in a core's cache."""
+"""Scale bytes that an encoder handles at a time: it bounds the histograms, and keeps them in a core's cache.
+"""
 
 
 def refuse(codec: str, component: str, found: str, expected: str) -> NoReturn:
@@ -34,7 +35,9 @@ def require_tensor(codec: str, name: str, tensor: torch.Tensor, dtype: torch.dty
 
 
 def window_bases(groups: torch.Tensor, width: int) -> torch.Tensor:
-    """The lowest start in 0 .. 256 - width whose window holds most of a group's bytes; uint8 [n] of groups [n, size]."""
+    """The lowest start in 0 .. 256 - width whose window holds most of a group's bytes; uint8 [n] of groups
+    [n, size].
+    """
     bases = torch.empty(groups.shape[0], dtype=torch.uint8, device=groups.device)
     step = max(1, CHUNK // max(groups.shape[1], 256))
     for start in range(0, groups.shape[0], step):

@@ -1,9 +1,9 @@
 """The slab codecs: 16 rows a slab, one base a row, a code of k bits a scale, and a list of exceptions.
 
-A scale byte is base + code, unless an exception replaces it. `fixed` (uint8) holds per slab 16 bases and then 16 rows of
-codes, low bits first; `exceptions` (uint32) holds value << 24 | position, increasing in position = row * columns + column.
-The NVFP4 codec has k = 4 (even columns), the MXFP4 codec k = 1 (any columns, unused bits zero). R must be a multiple of 16
-and R * C at most 2^24.
+A scale byte is base + code, unless an exception replaces it. `fixed` (uint8) holds per slab 16 bases and then
+16 rows of codes, low bits first; `exceptions` (uint32) holds value << 24 | position, increasing in position =
+row * columns + column. The NVFP4 codec has k = 4 (even columns), the MXFP4 codec k = 1 (any columns, unused
+bits zero). R must be a multiple of 16 and R * C at most 2^24.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,8 @@ class Slab:
     def split(
         self, components: Mapping[str, torch.Tensor], rows: int, columns: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Bases [R / 16, 16], code bytes [R / 16, 16, B], exception positions (int32) and values (uint8), all checked.
+        """Bases [R / 16, 16], code bytes [R / 16, 16, B], exception positions (int32) and values (uint8), all
+        checked.
 
         Raises CsfError naming the component.
         """
@@ -138,7 +139,9 @@ class Slab:
     def cut(
         self, components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range
     ) -> dict[str, torch.Tensor]:
-        """The streams of a part, without decoding: rows in whole slabs, columns even for k = 4. Bases are kept."""
+        """The streams of a part, without decoding: rows in whole slabs, columns even for k = 4. Bases are
+        kept.
+        """
         base, codes, position, value = self.split(components, *shape)
         if (
             rows.start % SLAB
