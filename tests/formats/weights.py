@@ -60,7 +60,9 @@ def powers_of_two() -> torch.Tensor:
 
 
 def just_above_448() -> torch.Tensor:
-    """Block maxima a few float32 steps around 448 * 2^k and 6 * 2^k, where rounding log2 loses an exponent step."""
+    """Block maxima a few float32 steps around 448 * 2^k and 6 * 2^k, where rounding log2 loses an exponent
+    step.
+    """
     weight = torch.randn(128, 256) * 1e-3
     k = torch.arange(-20, 20).repeat(26)[: 128 * 8].view(128, 8)
     steps = torch.arange(128 * 8).view(128, 8) % 23 - 6
