@@ -1,5 +1,6 @@
 """What is on disk: index, headers, ranged reads, quantization metadata, atomic writing."""
 
+from intarsia.checkpoint.auditing import AuditReport, audit
 from intarsia.checkpoint.checkpoint import Checkpoint, Shard, open_checkpoint
 from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.module import Module
@@ -7,9 +8,11 @@ from intarsia.checkpoint.paths import locate
 from intarsia.checkpoint.reader import Reader
 from intarsia.checkpoint.recipes import Quantization, Recipe
 from intarsia.checkpoint.resolution import Resolution, modules, resolve
+from intarsia.checkpoint.summary import Summary, summarize
 from intarsia.checkpoint.write import write_checkpoint
 
 __all__ = [
+    "AuditReport",
     "Checkpoint",
     "Module",
     "Quantization",
@@ -17,10 +20,13 @@ __all__ = [
     "Recipe",
     "Resolution",
     "Shard",
+    "Summary",
     "TensorEntry",
+    "audit",
     "locate",
     "modules",
     "open_checkpoint",
     "resolve",
+    "summarize",
     "write_checkpoint",
 ]
