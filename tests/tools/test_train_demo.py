@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -242,3 +245,16 @@ def test_windows_begin_at_documents_and_do_not_overlap() -> None:
     starts = windows(stream, 200, 10)
     assert set(starts) <= set(stream.starts)
     assert (np.diff(starts) >= 200).all()
+
+
+def test_sinkhorn_kernel_equals_the_plain_form_with_its_gradient() -> None:
+    program = (
+        "import torch\n"
+        "from tools.train_demo.sinkhorn import try_kernel\n"
+        "torch.manual_seed(0)\n"
+        "assert try_kernel('cpu')\n"
+    )
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, check=True, timeout=120)

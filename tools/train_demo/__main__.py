@@ -1,6 +1,6 @@
 """Makes the demo model.
 
-python -m tools.train_demo tokenizer             writes the tokenizer into the package (its ids are then fixed)
+python -m tools.train_demo tokenizer             writes the tokenizer into the package (ids then fixed)
 python -m tools.train_demo run --out OUT         trains, exports and measures; one GPU, under eight minutes
 python -m tools.train_demo probe --out OUT       measures the step time on a GPU
 python -m tools.train_demo run --smoke --out OUT the whole way in two minutes on a CPU; learns nothing

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 
 _regions: list[FusedRegion] = []
 
@@ -29,6 +30,7 @@ def fused(function: Callable[..., Any]) -> FusedRegion:
 
 def compile_regions() -> None:
     """Sends every marked function through torch.compile from its next call on."""
+    torch._dynamo.config.recompile_limit = 64  # one region serves several widths and dtypes
     for region in _regions:
         region.call = torch.compile(region.plain, fullgraph=True, dynamic=False)
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from .fused import fused
 from .settings import NetworkSettings
+from .sinkhorn import sinkhorn
 
 
 def stored(weight: Tensor, training: bool) -> Tensor:
@@ -40,30 +41,27 @@ class RMSNorm(nn.Module):
 rms_norm_region = fused(rms_norm)
 
 
-def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    """Doubly stochastic mixing matrices [..., N, N] (from stream, to stream)."""
-    mixing = logits.softmax(-1) + eps
-    mixing = mixing / (mixing.sum(-2, keepdim=True) + eps)
-    for _ in range(iterations - 1):
-        mixing = mixing / (mixing.sum(-1, keepdim=True) + eps)
-        mixing = mixing / (mixing.sum(-2, keepdim=True) + eps)
-    return mixing
-
-
 @fused
-def read_streams(
+def stream_weights(
     streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm: Tensor, s: NetworkSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Streams [B, T, N, D] -> (normed block input [B, T, D] F32, post [B, T, N], mixing [B, T, N, N])."""
+    """Streams [B, T, N, D] -> (normed input [B, T, D] F32, post [B, T, N], mixing logits [B, T, N, N])."""
     n = s.streams
     flat = streams.flatten(-2).float()
     m = functional.linear(flat, fn) * torch.rsqrt(flat.pow(2).mean(-1, keepdim=True) + s.rms_norm_eps)
     pre = torch.sigmoid(m[..., :n] * scale[0] + base[:n]) + s.hc_eps
     post = 2.0 * torch.sigmoid(m[..., n : 2 * n] * scale[1] + base[n : 2 * n])
     mixing = m[..., 2 * n :] * scale[2] + base[2 * n :]
-    mixing = sinkhorn(mixing.unflatten(-1, (n, n)), s.sinkhorn_iterations, s.hc_eps)
     collapsed = (pre[..., None] * streams).sum(-2)
-    return rms_norm(collapsed, norm, s.rms_norm_eps), post, mixing
+    return rms_norm(collapsed, norm, s.rms_norm_eps), post, mixing.unflatten(-1, (n, n))
+
+
+def read_streams(
+    streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, norm: Tensor, s: NetworkSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Streams [B, T, N, D] -> (normed block input [B, T, D] F32, post [B, T, N], mixing [B, T, N, N])."""
+    x, post, logits = stream_weights(streams, fn, base, scale, norm, s)
+    return x, post, sinkhorn(logits, s.sinkhorn_iterations, s.hc_eps)
 
 
 @fused

@@ -15,6 +15,7 @@ from .data import Stream
 from .export import write_checkpoint
 from .fused import compile_regions, fused, plain_regions
 from .model import DemoModel
+from .sinkhorn import try_kernel
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class Trainer:
             return
         saved = [x.clone() for x in self._state()]
         began = time.monotonic()
+        print(f"Sinkhorn kernel: {try_kernel(self.device)}", flush=True)
         if compile_step:
             compile_regions()
             try:
