@@ -125,6 +125,12 @@ class PagePool:
         for page in kept.pages:
             self._map(stream, page)
 
+    def usable(self, kept: KeptPages) -> int:
+        """How many kept pages a stream that shares them can go on with, without taking a free one."""
+        last = kept.pages[-1]
+        in_place = not self._streams[last] and all(end < kept.end for end in self._promised[last])
+        return len(kept.pages) - (not in_place)
+
     def release(self, kept: KeptPages) -> None:
         """Hold kept pages no longer."""
         for index, page in enumerate(kept.pages):

@@ -5,8 +5,7 @@ outside the engine. What it answers is in `intarsia.engine.events`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -19,7 +18,6 @@ LARGEST_LOGPROBS = 20
 LARGEST_CHOICES = 128
 LARGEST_PRIORITY = 1 << 31
 GREEDY = SamplingSettings()
-_NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
 class Grammar(Protocol):
@@ -124,7 +122,7 @@ class Request:
     prompt_logprobs: int | None = None
     """The same for every prompt token; the whole prompt is then run, no kept state is used."""
     penalties: Penalties = NO_PENALTIES
-    logit_bias: Mapping[int, float] = _NO_BIAS
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     draft: bool = True
     """False writes every token by itself. The tokens are the same."""
     priority: int = 0

@@ -1,0 +1,67 @@
+"""From logits to tokens: what each lane draws, and how many of its guesses that confirms."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from intarsia.core.config import SamplingSettings
+from intarsia.engine.errors import LogitsError
+from intarsia.engine.lanes.adjust import masked
+from intarsia.engine.lanes.lane import Lane
+from intarsia.engine.lanes.logprobs import token_logprob
+from intarsia.engine.sampling import NOTHING_ALLOWED, draw
+
+
+def adjusted(rows: Tensor, lane: Lane) -> Tensor:
+    """A lane's logits as it draws from them; the tensor itself where nothing changes."""
+    if lane.adjustment is not None:
+        rows = lane.adjustment.apply(rows, lane.drafts[: len(rows) - 1])
+    return rows if lane.masks is None else masked(rows, lane.masks)
+
+
+def draw_rows(rows: Sequence[Tensor], lanes: Sequence[Lane]) -> list[list[int]]:
+    """Draw a token for every row of every lane's adjusted logits [n, V], in one draw.
+
+    Row j of a lane stands after the first j of its guesses, so it draws the token at `length` + j.
+    """
+    positions: list[int] = []
+    settings: list[SamplingSettings] = []
+    for part, lane in zip(rows, lanes, strict=True):
+        positions += range(lane.length, lane.length + len(part))
+        settings += [lane.sampling] * len(part)
+    logits = torch.cat(list(rows))
+    drawn: list[int] = draw(logits, torch.tensor(positions, device=logits.device), settings).tolist()
+    result, first = [], 0
+    for part in rows:
+        result.append(drawn[first : first + len(part)])
+        first += len(part)
+    return result
+
+
+def take(lane: Lane, rows: Tensor, drawn: Sequence[int]) -> tuple[int, int]:
+    """Append what was drawn to the reply while it confirms the guesses: tokens taken, and guesses confirmed.
+
+    rows [n, V] are the network's own logits. A forced token takes the place of the drawn one.
+    """
+    reply, drafts, top = lane.reply, lane.drafts, lane.request.logprobs
+    taken = right = 0
+    for row, token in enumerate(drawn):
+        token = reply.forced[0] if reply.forced else token
+        if token == NOTHING_ALLOWED:
+            raise LogitsError(
+                f"logits of position {lane.length}",
+                found="NaN, infinity or no allowed token",
+                expected="finite numbers",
+            )
+        reply.push(token, None if top is None else token_logprob(rows[row], token, top))
+        if lane.adjustment is not None:
+            lane.adjustment.push(token)
+        if lane.copies is not None:
+            lane.copies.push(token)
+        taken += 1
+        confirmed = row < len(drafts) and drafts[row] == token
+        right += confirmed
+        if reply.finish is not None or not confirmed:
+            break
+    return taken, right

@@ -1,0 +1,246 @@
+"""The engine's work, one step at a time and without a thread: what tests and checks drive directly."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from intarsia.engine.admission import Admission, turn
+from intarsia.engine.budget import PageBudget
+from intarsia.engine.counters import Counters
+from intarsia.engine.events import Finished, FinishReason, PromptLogprobs
+from intarsia.engine.kept import KeptStore, copy_page
+from intarsia.engine.lanes.costs import Costs, MeasuredCosts
+from intarsia.engine.lanes.guesser import Guesser, GuessSource
+from intarsia.engine.lanes.lane import Lane, Unabsorbed
+from intarsia.engine.lanes.logprobs import token_logprob
+from intarsia.engine.lanes.mtp import MtpGuesses
+from intarsia.engine.lanes.verify import adjusted, draw_rows, take
+from intarsia.engine.pages import PagePool
+from intarsia.engine.places import Places
+from intarsia.engine.scheduler import Scheduler
+from intarsia.engine.settings import StreamSettings
+from intarsia.engine.sizes import Capacity
+from intarsia.engine.step import Part, StepRunner
+from intarsia.models.glm5_next.model import Glm5NextModel
+
+LOG = logging.getLogger(__name__)
+Clock = Callable[[], float]
+
+
+class StepLoop:
+    """Serves lanes. Not safe for several threads: one caller adds lanes and calls `step`."""
+
+    def __init__(
+        self,
+        model: Glm5NextModel,
+        settings: StreamSettings,
+        capacity: Capacity,
+        *,
+        costs: Costs | None = None,
+        source: GuessSource | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Allocate the state. `costs` replaces measuring, `source` the engine's own guesses."""
+        self.capacity = capacity
+        self.running: list[Lane] = []
+        self.counters = Counters()
+        self.step_began = 0.0
+        """When the step in progress began, 0 between steps."""
+        self.step_lanes: tuple[str, ...] = ()
+        state = model.new_state(capacity.state)
+        self.state = state
+        self.pool = PagePool(
+            state.page_table, capacity.state.pages, settings.page, lambda old, new: copy_page(state, old, new)
+        )
+        self.store = KeptStore(self.pool, settings.kept_bytes, capacity.sizes.page)
+        budget = PageBudget(self.pool, self.store, capacity.state.window, settings.reply_share)
+        self.places = Places(state, self.pool, self.store, budget, settings, capacity.sizes)
+        self.admission = Admission(self.places, budget, self._send_back)
+        self._measured = MeasuredCosts()
+        drafts = settings.drafts > 0 and model.weights.mtp is not None
+        mtp = MtpGuesses(model, state, self._measured) if drafts else None
+        self.guesser = Guesser(settings, budget, costs or self._measured, mtp, source)
+        self._budget = budget
+        self._scheduler = Scheduler(settings, budget)
+        self._runner = StepRunner(model, state)
+        self._mask_words = -(-model.config.vocab_size // 32)
+        self._clock = clock
+
+    @property
+    def idle(self) -> bool:
+        """True when no request is running or waiting."""
+        return not self.running and not self.admission.waiting
+
+    def add(self, lane: Lane) -> None:
+        """Queue a lane."""
+        self.admission.add(lane)
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Cancel, admit, and run the network once; False when there was nothing to do."""
+        self._cancel()
+        waiting = list(self.admission.waiting)
+        self.admission.admit(self.running)
+        for lane in waiting:
+            if lane.slot >= 0 and not lane.moments.admitted:
+                lane.moments.admitted = self._clock()
+        for lane in list(self.running):
+            self._look_ahead(lane)
+        parts = self._scheduler.parts(self.running)
+        if parts:
+            self._run(parts)
+        elif self.running:
+            # Every lane waits for a page that another holds: the latest one runs again later.
+            self._send_back(max(self.running, key=turn))
+        return bool(parts) or bool(self.running)
+
+    def end(self, lane: Lane, reason: FinishReason, error: str | None = None) -> None:
+        """End a lane, wherever it is, and tell its reader."""
+        if lane.reply.finish is None:
+            lane.reply.end(reason)
+        if lane.slot >= 0:
+            self.places.leave(lane)
+            self.running.remove(lane)
+        else:
+            self.admission.waiting.remove(lane)
+        lane.moments.ended = self._clock()
+        self._tell(lane)
+        usage = self.counters.finish(lane, reason)
+        lane.handle.deliver(Finished(reason, usage, error, lane.reply.matched))
+
+    def _fail(self, lane: Lane, error: Exception) -> None:
+        LOG.error("request %s failed: %s", lane.request.id, error, exc_info=error)
+        self.end(lane, "error", str(error) or type(error).__name__)
+
+    def _cancel(self) -> None:
+        for lane in [*self.running, *self.admission.waiting]:
+            if lane.handle.cancelled:
+                self.end(lane, "cancelled")
+
+    def _send_back(self, lane: Lane) -> None:
+        """Take a lane's place: it waits again, and runs what it has written again before it goes on."""
+        LOG.info("request %s gives up its place at token %d", lane.request.id, lane.length)
+        self.places.leave(lane)
+        self.running.remove(lane)
+        self.counters.sent_back += 1
+        self.admission.add(lane)
+
+    def _look_ahead(self, lane: Lane) -> None:
+        if lane.request.grammar is None or lane.replay_left:
+            return
+        try:
+            lane.drafts, lane.masks = lane.reply.look_ahead(lane.drafts, self._mask_words)
+        except Exception as error:  # a grammar is the request's own; nobody else may suffer from it
+            self._fail(lane, error)
+
+    def _run(self, parts: Sequence[Part]) -> None:
+        self.step_lanes = tuple(part.lane.request.id for part in parts)
+        self.step_began = begin = self._clock()
+        try:
+            hidden = self._runner.hidden(parts)
+            speaking = self._speak(hidden, [part for part in parts if part.logits])
+            if all(part.recurrent for part in parts):
+                self._measured.record_step(sum(len(part.tokens) for part in parts), self._clock() - begin)
+            for part in parts:
+                self._advance(part, hidden, *speaking.get(id(part), (None, ())))
+            self._guess(parts)
+            self._keep(hidden, parts)
+        except Exception as error:  # whatever the network's failure is, it ends the lanes of this step only
+            for part in parts:
+                if part.lane.slot >= 0:
+                    self._fail(part.lane, error)
+        self.counters.steps += 1
+        self.step_began, self.step_lanes = 0.0, ()
+
+    def _speak(self, hidden: Tensor, parts: list[Part]) -> dict[int, tuple[Tensor, list[int]]]:
+        """For every part that has logits: the logits, and what its lane draws from them."""
+        if not parts:
+            return {}
+        own = torch.split(self._runner.logits(hidden, parts), [part.logits for part in parts])
+        rows, ready = [], []
+        for part, logits in zip(parts, own, strict=True):
+            try:
+                rows.append(adjusted(logits, part.lane))
+                ready.append((part, logits))
+            except Exception as error:
+                self._fail(part.lane, error)
+        drawn = draw_rows(rows, [part.lane for part, _ in ready]) if ready else []
+        return {id(part): (logits, tokens) for (part, logits), tokens in zip(ready, drawn, strict=True)}
+
+    def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> None:
+        """Commit a part's rows, and give its lane what was drawn."""
+        lane = part.lane
+        if lane.slot < 0:
+            return
+        try:
+            kept = self._commit(part, hidden, logits, drawn)
+            self._follow(part, hidden, kept)
+            if lane.reply.finish is not None and not lane.prompt_left:
+                self.end(lane, lane.reply.finish)
+                return
+            self._budget.shrink(lane)
+            self._tell(lane)
+        except Exception as error:
+            self._fail(lane, error)
+
+    def _commit(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
+        """Rows of the part that stay."""
+        lane = part.lane
+        if logits is not None and part.verifies:
+            taken, right = take(lane, logits, drawn)
+            self.guesser.record(lane, right)
+            self._runner.commit(part, taken)
+            lane.done += taken
+            return taken
+        self._runner.commit(part, len(part.tokens))
+        lane.done = part.end
+        if not part.recurrent and lane.request.prompt_logprobs is not None and not lane.prompt_told:
+            self._prompt_logprobs(part, hidden, lane.request.prompt_logprobs)
+        if logits is not None:
+            take(lane, logits, drawn)
+        if not lane.prompt_left and not lane.moments.first_token:
+            lane.moments.first_token = self._clock()
+        return len(part.tokens)
+
+    def _follow(self, part: Part, hidden: Tensor, kept: int) -> None:
+        """Put rows aside for the MTP layer."""
+        lane = part.lane
+        if not self.guesser.follows(lane):
+            lane.unabsorbed = Unabsorbed(lane.done)
+            return
+        if not lane.unabsorbed.rows:
+            lane.unabsorbed.first = part.position
+        lane.unabsorbed.rows.append(hidden[part.rows.start : part.rows.start + kept])
+
+    def _prompt_logprobs(self, part: Part, hidden: Tensor, top: int) -> None:
+        lane, following = part.lane, part.lane.prompt[part.position + 1 : part.end + 1]
+        del lane.prompt_logprobs[part.position :]
+        row = 0
+        for block in self._runner.prompt_logits(hidden, part):
+            for logits in block[: len(following) - row]:
+                lane.prompt_logprobs.append(token_logprob(logits, following[row], top))
+                row += 1
+        if not lane.prompt_left:
+            lane.prompt_told = True
+            lane.handle.deliver(PromptLogprobs((None, *lane.prompt_logprobs)))
+            lane.prompt_logprobs = []
+
+    def _guess(self, parts: Sequence[Part]) -> None:
+        prompts = [part.lane for part in parts if part.lane.slot >= 0 and part.lane.prompt_left]
+        stepped = [part.lane for part in parts if part.lane.slot >= 0 and not part.lane.prompt_left]
+        replaying = [lane for lane in stepped if not lane.writing]
+        self.guesser.run([lane for lane in stepped if lane.writing], prompts + replaying)
+
+    def _keep(self, hidden: Tensor, parts: Sequence[Part]) -> None:
+        for part in parts:
+            lane = part.lane
+            if lane.slot >= 0 and lane.points and lane.points[-1].position == lane.done:
+                follows = self.guesser.follows(lane)
+                self.places.keep(lane, hidden[part.rows.stop - 1] if follows else None)
+
+    def _tell(self, lane: Lane) -> None:
+        for event in lane.reply.events():
+            lane.handle.deliver(event)

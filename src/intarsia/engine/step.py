@@ -1,0 +1,80 @@
+"""One step of the network over the rows of many lanes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from intarsia.core.rows import pad_rows
+from intarsia.engine.lanes.lane import Lane
+from intarsia.kernels.rows import Piece, rows_of
+from intarsia.models.glm5_next.model import Glm5NextModel
+from intarsia.models.glm5_next.state import State
+
+HEAD_ROWS = 128
+"""Rows of a prompt whose logits exist at once; a multiple of 16."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What a step runs of one lane.
+
+    Recurrent parts are a token to verify and the guesses behind it, or tokens that run again; the others are
+    pieces of a prompt, which end on the grid or with the prompt.
+    """
+
+    lane: Lane
+    position: int
+    tokens: list[int]
+    recurrent: bool
+    logits: int = 0
+    """How many of the last rows say what follows."""
+    rows: slice = field(default_factory=lambda: slice(0, 0))
+    """Where they are in the step; set when it is laid out."""
+
+    @property
+    def end(self) -> int:
+        """The position after the last row."""
+        return self.position + len(self.tokens)
+
+    @property
+    def verifies(self) -> bool:
+        """True for a token to verify and guesses, of which only some may be kept."""
+        return self.recurrent and self.logits > 0
+
+
+class StepRunner:
+    """Runs parts of lanes through a network, one call a step, and keeps the caches' bookkeeping."""
+
+    def __init__(self, model: Glm5NextModel, state: State) -> None:
+        self.model = model
+        self.state = state
+
+    def hidden(self, parts: Sequence[Part]) -> Tensor:
+        """Lay out the parts' rows, recurrent ones first, and run them; final-normed hidden rows [R, D]."""
+        first = 0
+        for part in sorted(parts, key=lambda part: not part.recurrent):
+            part.rows = slice(first, first + len(part.tokens))
+            first = part.rows.stop
+        pieces = [Piece(part.lane.slot, part.position, part.tokens, part.recurrent) for part in parts]
+        return self.model.hidden(rows_of(pieces, self.state.page_table), self.state)
+
+    def commit(self, part: Part, rows: int) -> None:
+        """Keep the first `rows` rows of a part; of a prompt piece, all."""
+        self.state.commit(part.lane.slot, rows if part.recurrent else 1)
+
+    def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
+        """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""
+        wanted = [row for part in parts for row in range(part.rows.stop - part.logits, part.rows.stop)]
+        index = torch.tensor(wanted, device=hidden.device)
+        return self.model.head(pad_rows(hidden[index]))[: len(wanted)]
+
+    def prompt_logits(self, hidden: Tensor, part: Part) -> "list[Tensor]":
+        """Logits of all rows of a prompt piece, in blocks of rows."""
+        rows = hidden[part.rows]
+        blocks = range(0, len(rows), HEAD_ROWS)
+        return [
+            self.model.head(pad_rows(block))[: len(block)]
+            for block in (rows[begin : begin + HEAD_ROWS] for begin in blocks)
+        ]
