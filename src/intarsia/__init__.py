@@ -7,7 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from intarsia.api import convert, generate, load, load_text_model, load_weights, open_checkpoint
+    from intarsia.api import (
+        audit,
+        convert,
+        generate,
+        inspect,
+        load,
+        load_text_model,
+        load_weights,
+        open_checkpoint,
+    )
     from intarsia.core.config import EngineSettings, GenerationSettings, LoadSettings, SamplingSettings
     from intarsia.core.errors import IntarsiaError, UsageError, Violation, ViolationsError
 
@@ -20,8 +29,10 @@ __all__ = [
     "UsageError",
     "Violation",
     "ViolationsError",
+    "audit",
     "convert",
     "generate",
+    "inspect",
     "load",
     "load_text_model",
     "load_weights",

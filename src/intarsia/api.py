@@ -2,26 +2,68 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from intarsia.checkpoint import Checkpoint, open_checkpoint
+from intarsia import checkpoint as checkpoints
+from intarsia.checkpoint import AuditReport, Checkpoint, Summary, open_checkpoint
 from intarsia.core.config import DataType, EngineSettings, GenerationSettings
-from intarsia.core.errors import UsageError
+from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.generate import Generation
 from intarsia.engine.protocols import Runner
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.text import TextAssets
 from intarsia.engine.text_model import TextModel
+from intarsia.families.errors import ConfigError
+from intarsia.families.registry import family_of
 from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.loading.export import convert
 from intarsia.loading.weights import load_weights
 from intarsia.models.glm5_next.model import Glm5NextModel
 
-__all__ = ["convert", "generate", "load", "load_text_model", "load_weights", "open_checkpoint"]
+__all__ = [
+    "audit",
+    "convert",
+    "generate",
+    "inspect",
+    "load",
+    "load_text_model",
+    "load_weights",
+    "open_checkpoint",
+]
 
 Path = str | os.PathLike[str]
+
+
+def inspect(source: Checkpoint | Path) -> Summary:
+    """Describe a checkpoint from its headers: formats by module class, bytes, shards, recipes, anything odd.
+
+    What is wrong with it is listed, not raised. Raises `NotACheckpointError`.
+    """
+    checkpoint = _opened_leniently(source)
+    architecture = _architecture_of(checkpoint)
+    summary = checkpoints.summarize(checkpoint, optional=architecture.groups)
+    return replace(summary, violations=[*summary.violations, *architecture.violations])
+
+
+def audit(source: Checkpoint | Path, *, values: bool = False, progress: Progress = SILENT) -> AuditReport:
+    """Check that a checkpoint is whole and consistent, and report every violation together.
+
+    Its tensors are held against the architecture's where that is known tensor by tensor. With `values` all
+    scales and numbers are read and checked too. Raises `NotACheckpointError`.
+    """
+    checkpoint = _opened_leniently(source)
+    architecture = _architecture_of(checkpoint)
+    report = checkpoints.audit(
+        checkpoint,
+        values=values,
+        expected=architecture.shapes,
+        optional=architecture.groups,
+        progress=progress,
+    )
+    return replace(report, violations=(*report.violations, *architecture.violations))
 
 
 def load(
@@ -98,6 +140,33 @@ def generate(
 def _load(plan: Arrangement, device: torch.device, dtype: DataType, progress: Progress) -> Glm5NextModel:
     weights = load_weights(plan, device=device, progress=progress)
     return Glm5NextModel(plan.config, weights, dtype=getattr(torch, dtype), device=device)
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """What is known of a checkpoint's architecture; nothing where it is not known tensor by tensor."""
+
+    shapes: dict[str, tuple[int, ...]] | None = None
+    groups: dict[str, list[str]] | None = None
+    violations: tuple[Violation, ...] = ()
+
+
+def _architecture_of(checkpoint: Checkpoint) -> _Architecture:
+    try:
+        tensors = family_of(checkpoint.config).tensors
+    except ConfigError as error:
+        return _Architecture(violations=error.violations)
+    if tensors is None:
+        return _Architecture()
+    groups: dict[str, list[str]] = {"mtp": [], "vision": []}
+    for name, spec in tensors.items():
+        if spec.part in groups:
+            groups[spec.part].append(name)
+    return _Architecture({name: spec.shape for name, spec in tensors.items()}, groups)
+
+
+def _opened_leniently(source: Checkpoint | Path) -> Checkpoint:
+    return source if isinstance(source, Checkpoint) else open_checkpoint(source, strict=False)
 
 
 def _device(device: str | torch.device) -> torch.device:

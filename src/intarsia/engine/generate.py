@@ -45,7 +45,7 @@ class Generation(Iterator[Delta]):
         if settings.seed is None:
             settings = replace(settings, seed=seed_from(prompt))
         self._runner = runner
-        self._settings = settings
+        self.settings = settings
         self._drafter = drafter or NoDrafts()
         self._depth = depth or FixedDepth(0)
         self.stream = Stream(
@@ -137,7 +137,7 @@ class Generation(Iterator[Delta]):
     def _draw(self, logits: Tensor, position: int) -> list[int]:
         """Tokens at `position` and the ones after it, one a row of logits [n, V]."""
         positions = torch.arange(position, position + len(logits), device=logits.device)
-        drawn: list[int] = draw(logits, positions, self._settings).tolist()
+        drawn: list[int] = draw(logits, positions, self.settings).tolist()
         if NOTHING_ALLOWED in drawn:
             where = f"logits of position {position + drawn.index(NOTHING_ALLOWED)}"
             raise LogitsError(where, found="NaN, infinity or no allowed token", expected="finite numbers")

@@ -1,0 +1,114 @@
+"""The command line: reads the arguments, runs one command, turns errors into messages and exit codes.
+
+Exit codes: 0 fine, 1 violations or a failed check, 2 wrong use; 130 after Ctrl-C, 141 when the reader of the
+output has gone.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, Union
+
+import tyro
+
+from intarsia.cli.audit import Audit
+from intarsia.cli.chat import Chat
+from intarsia.cli.convert import Convert
+from intarsia.cli.generate import Generate
+from intarsia.cli.inspect import Inspect
+from intarsia.cli.output import describe_error, emit_json, note
+from intarsia.core.errors import IntarsiaError, UsageError
+
+FINE, FAILED, WRONG_USE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
+
+DESCRIPTION = (
+    "Reads, converts, checks and runs models whose every module has its own number format. "
+    "The word demo stands for the small trained model that comes with the package."
+)
+
+
+class Command(Protocol):
+    """A subcommand: a frozen dataclass of its options."""
+
+    def run(self) -> int:
+        """Do it; the exit code."""
+        ...
+
+
+COMMANDS: dict[str, type[Command]] = {
+    "inspect": Inspect,
+    "audit": Audit,
+    "convert": Convert,
+    "generate": Generate,
+    "chat": Chat,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code; never raises."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    wants_json = "--json" in words
+    if sys.stdout.encoding.lower() != "utf-8" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model's text may not fit the terminal's encoding
+    try:
+        if words == ["--version"]:
+            import intarsia
+
+            print(f"intarsia {intarsia.__version__}")
+            return FINE
+        command = parse(words)
+        code = command.run()
+        sys.stdout.flush()
+        return code
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else WRONG_USE
+    except IntarsiaError as error:
+        note(f"intarsia: {error}")
+        if wants_json:
+            emit_json(describe_error(error))
+        return WRONG_USE if wrong_use(error) else FAILED
+    except KeyboardInterrupt:
+        note("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # what is still buffered must not be written again when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+
+
+def wrong_use(error: IntarsiaError) -> bool:
+    """True for settings that cannot be meant, names that nothing has and a path that is no checkpoint."""
+    if isinstance(error, UsageError):
+        return True
+    # these layers are slow to import, and loaded by now
+    from intarsia.checkpoint.errors import NotACheckpointError
+    from intarsia.selection.errors import RecipeNameError
+
+    return isinstance(error, NotACheckpointError | RecipeNameError)
+
+
+def parse(words: Sequence[str]) -> Command:
+    """The command a line asks for. Raises SystemExit, like argparse, for help and for wrong lines."""
+    choices = tuple(
+        Annotated[command, tyro.conf.subcommand(name, prefix_name=False, description=first_line(command))]
+        for name, command in COMMANDS.items()
+    )
+    union: Any = Union[choices]  # noqa: UP007  (built from a table)
+    parsed: Command = tyro.cli(
+        union,
+        args=list(words),
+        prog="intarsia",
+        description=DESCRIPTION,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return parsed
+
+
+def first_line(command: type[Command]) -> str:
+    """What a command's docstring says first."""
+    return (command.__doc__ or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
