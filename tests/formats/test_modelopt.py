@@ -1,4 +1,6 @@
-"""Encoders give the bytes of nvidia-modelopt's tensor classes, for every source dtype and adversarial weight."""
+"""Encoders give the bytes of nvidia-modelopt's tensor classes, for every source dtype and adversarial
+weight.
+"""
 
 import pytest
 import torch

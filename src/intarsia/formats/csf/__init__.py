@@ -5,13 +5,16 @@ tensors by suffix, to be appended to the scale's own name with a dot.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from intarsia.core.errors import Violation
+from intarsia.formats.base import require_inside
 from intarsia.formats.csf.block import BLOCK, Block
 from intarsia.formats.csf.slab import MXFP4_SLAB, NVFP4_SLAB, Slab
-from intarsia.formats.errors import CsfError, CutError
+from intarsia.formats.errors import CsfError
 
 __all__ = ["CODECS", "check", "components", "cut", "decode", "decode_into", "encode", "is_canonical"]
 
@@ -29,71 +32,66 @@ def components(codec: str) -> tuple[str, ...]:
     return _codec(codec).components
 
 
-def encode(scales: torch.Tensor, codec: str) -> dict[str, torch.Tensor]:
-    """The canonical components of scale bytes [R, C] (uint8, or an eight-bit float by its bytes)."""
+def encode(scales: Tensor, codec: str) -> dict[str, Tensor]:
+    """The canonical components of scale bytes [R, C]: uint8, or an eight-bit float by its bytes."""
     chosen = _codec(codec)
     if scales.ndim != 2 or scales.element_size() != 1:
         found = f"{scales.dtype} {list(scales.shape)}"
         raise CsfError(codec, found=found, expected="one matrix [rows, columns] of bytes")
-    return chosen.encode(scales.view(torch.uint8).contiguous())
+    return chosen.encode(scales.contiguous().view(torch.uint8))
 
 
-def decode_into(components: Mapping[str, torch.Tensor], out: torch.Tensor, codec: str) -> None:
-    """Writes the scale bytes into `out` [R, C], contiguous, of any one-byte dtype. Raises CsfError naming a
-    component.
+def decode_into(components: Mapping[str, Tensor], out: Tensor, codec: str) -> None:
+    """Writes the scale bytes into `out` [R, C], contiguous and of any one-byte dtype.
+
+    Raises CsfError naming the component that breaks a rule; `out` is then unchanged.
     """
     if out.ndim != 2 or out.element_size() != 1 or not out.is_contiguous():
         found = f"{out.dtype} {list(out.shape)}"
-        raise CsfError(
-            codec, found=found, expected="a contiguous matrix [rows, columns] of bytes to decode into"
-        )
+        raise CsfError(codec, found=found, expected="a contiguous matrix [rows, columns] of bytes to fill")
     _codec(codec).decode_into(components, out.view(torch.uint8))
 
 
-def decode(components: Mapping[str, torch.Tensor], rows: int, columns: int, codec: str) -> torch.Tensor:
+def decode(components: Mapping[str, Tensor], rows: int, columns: int, codec: str) -> Tensor:
     """The scale bytes uint8 [rows, columns]. Raises CsfError naming the component that breaks a rule."""
     chosen = _codec(codec)
-    chosen.require_matrix(rows, columns)
-    device = next((tensor.device for tensor in components.values()), torch.device("cpu"))
+    chosen.require_shapes(components, rows, columns)  # before memory is taken for a matrix of that size
+    device = components[chosen.components[0]].device
     out = torch.empty(rows, columns, dtype=torch.uint8, device=device)
     chosen.decode_into(components, out)
     return out
 
 
 def cut(
-    components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range, codec: str
-) -> dict[str, torch.Tensor]:
-    """The components of a part of a matrix of `shape`, without decoding. Raises CsfError, or CutError for the
-    part.
+    components: Mapping[str, Tensor], shape: tuple[int, int], rows: range, columns: range, codec: str
+) -> dict[str, Tensor]:
+    """The components of a part of a matrix of `shape`, without decoding.
+
+    Raises CsfError for the components, CutError for a part that is empty, outside, or would split a slab or
+    block.
     """
     chosen = _codec(codec)
-    for axis, wanted, size in (("rows", rows, shape[0]), ("columns", columns, shape[1])):
-        if wanted.step != 1 or not 0 <= wanted.start < wanted.stop <= size:
-            raise CutError(
-                f"cut of {codec}",
-                found=f"{axis} {wanted.start}:{wanted.stop}:{wanted.step}",
-                expected=f"a range with step 1 and at least one of {size} {axis}",
-            )
+    chosen.require_shapes(components, *shape)
+    require_inside(codec, rows, shape[0], columns, shape[1])
     return chosen.cut(components, shape, rows, columns)
 
 
 def check(
-    components: Mapping[str, torch.Tensor], rows: int, columns: int, codec: str, where: str = ""
+    components: Mapping[str, Tensor], rows: int, columns: int, codec: str, where: str = ""
 ) -> list[Violation]:
-    """The rule that the components break, as a violation; empty when they decode."""
+    """Every rule that the components break; empty when they decode. `where` is the scale's own name."""
     try:
-        decode(components, rows, columns, codec)
+        found = _codec(codec).problems(components, rows, columns)
     except CsfError as error:
-        return [Violation("csf", where or error.where, error.found, error.expected, error.action)]
-    return []
+        return [Violation("csf-matrix", where or codec, error.found, error.expected)]
+    return [replace(item, where=f"{where}.{item.where}" if where else item.where) for item in found]
 
 
-def is_canonical(components: Mapping[str, torch.Tensor], rows: int, columns: int, codec: str) -> bool:
+def is_canonical(components: Mapping[str, Tensor], rows: int, columns: int, codec: str) -> bool:
     """Whether encoding the decoded scales gives these components back, byte for byte."""
     again = encode(decode(components, rows, columns, codec), codec)
-    return all(
-        torch.equal(
-            again[name].view(-1).view(torch.uint8), components[name].contiguous().view(-1).view(torch.uint8)
-        )
-        for name in again
-    )
+    return all(torch.equal(_bytes(tensor), _bytes(components[name])) for name, tensor in again.items())
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,33 +1,31 @@
 """The block codec `csf_32x2_v1`: blocks of 32 rows x 2 columns, one base a block, 4-bit codes and escapes.
 
-The layout is this project's own definition. Only the name, that it is lossless, and that it has five
-components a matrix are public; it has not been compared with a real file. A component set that differs is
-refused.
+The layout is this project's own definition: only the name, that it is lossless, and that it has five
+components a matrix are public. It has not been compared with a real file, and a component set that differs
+is refused.
+
+A byte is base + code; an escape replaces the byte at its position in the block, 2 * row + column. Blocks are
+in row-major order.
 """
 
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-from intarsia.formats.csf.common import (
-    refuse,
-    require_components,
-    require_tensor,
-    spread_nibbles,
-    window_bases,
-)
-from intarsia.formats.errors import CutError
+from intarsia.core.errors import Violation
+from intarsia.formats.csf import common
 
 ROWS, COLUMNS = 32, 2
+SIZE = ROWS * COLUMNS
 WIDTH = 16
 HIGHEST_BASE = 256 - WIDTH
-HIGHEST_COUNT = ROWS * COLUMNS - 1
+HIGHEST_COUNT = SIZE - 1
+"""A block never has 64 escapes, since the best window holds at least one byte."""
 
 
 class Block:
-    """Base [R/32, C/2], codes [R/32, C/2, 32], escape counts [R/32, C/2], and two streams of escapes in block
-    order.
-    """
+    """Base [R/32, C/2], codes [R/32, C/2, 32], escape counts [R/32, C/2], and two streams of escapes."""
 
     name = "csf_32x2_v1"
     components = ("csf_base", "csf_codes", "csf_escape_count", "csf_escape_position", "csf_escape_value")
@@ -35,102 +33,115 @@ class Block:
     def require_matrix(self, rows: int, columns: int) -> None:
         """Raises CsfError unless the codec can hold a matrix of that shape."""
         if rows <= 0 or rows % ROWS:
-            refuse(self.name, "", f"{rows} rows", f"a multiple of {ROWS}")
+            raise common.no_matrix(self.name, f"{rows} rows", f"a multiple of {ROWS}")
         if columns <= 0 or columns % COLUMNS:
-            refuse(self.name, "", f"{columns} columns", "an even number")
+            raise common.no_matrix(self.name, f"{columns} columns", f"a multiple of {COLUMNS}")
 
-    def encode(self, scales: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The canonical components of a matrix uint8 [R, C]."""
+    def encode(self, scales: Tensor) -> dict[str, Tensor]:
+        """The canonical components of a contiguous matrix uint8 [R, C]."""
         rows, columns = scales.shape
         self.require_matrix(rows, columns)
         grid = rows // ROWS, columns // COLUMNS
-        blocks = scales.view(grid[0], ROWS, grid[1], COLUMNS).transpose(1, 2).reshape(-1, ROWS * COLUMNS)
-        base = window_bases(blocks, WIDTH)
-        offset = blocks - base.unsqueeze(1)
-        outside = offset >= WIDTH
-        codes = torch.where(outside, 0, offset)
-        packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
-        spot = torch.nonzero(outside.view(-1)).squeeze(1)
+        pairs = scales.view(torch.int16).view(grid[0], ROWS, grid[1])
+        blocks = pairs.transpose(1, 2).contiguous().view(-1, ROWS).view(torch.uint8)
+        base = common.window_bases(blocks, WIDTH)
+        codes = blocks - base.unsqueeze(1)
+        spot = torch.nonzero((codes >> 4).view(-1)).squeeze(1)
+        codes.view(-1).index_fill_(0, spot, 0)
+        count = torch.bincount(spot >> 6, minlength=base.shape[0])
         return {
             "csf_base": base.view(grid),
-            "csf_codes": packed.view(*grid, ROWS),
-            "csf_escape_count": outside.sum(dim=1, dtype=torch.uint8).view(grid),
-            "csf_escape_position": (spot % (ROWS * COLUMNS)).to(torch.uint8),
+            "csf_codes": common.pack_nibbles(codes).view(*grid, ROWS),
+            "csf_escape_count": count.to(torch.uint8).view(grid),
+            "csf_escape_position": (spot & HIGHEST_COUNT).to(torch.uint8),
             "csf_escape_value": blocks.view(-1)[spot],
         }
 
-    def _require(self, components: Mapping[str, torch.Tensor], rows: int, columns: int) -> torch.Tensor:
-        """Checks every component; returns the block of each escape (int64)."""
+    def _shapes(self, components: Mapping[str, Tensor], rows: int, columns: int) -> list[Violation]:
+        """Every component that is missing, extra, or of another dtype or shape; raises CsfError for
+        the matrix.
+        """
         self.require_matrix(rows, columns)
-        require_components(self.name, components, self.components)
+        found = common.component_set(components, self.components)
+        if found:
+            return found
         for name in self.components:
-            require_tensor(self.name, name, components[name], torch.uint8)
-        grid = (rows // ROWS, columns // COLUMNS)
-        for name, shape in (("csf_base", grid), ("csf_codes", (*grid, ROWS)), ("csf_escape_count", grid)):
-            if tuple(components[name].shape) != shape:
-                found = f"shape {list(components[name].shape)}"
-                refuse(self.name, name, found, f"shape {list(shape)} for {rows} x {columns} scales")
-        base, count = components["csf_base"], components["csf_escape_count"]
-        if int(base.max()) > HIGHEST_BASE:
-            refuse(self.name, "csf_base", f"a base of {int(base.max())}", f"at most {HIGHEST_BASE}")
-        if int(count.max()) > HIGHEST_COUNT:
-            refuse(
-                self.name, "csf_escape_count", f"a count of {int(count.max())}", f"at most {HIGHEST_COUNT}"
-            )
-        total = int(count.sum())
+            found += common.dtype(name, components[name], torch.uint8)
+        grid = rows // ROWS, columns // COLUMNS
+        for name, size in (("csf_base", grid), ("csf_codes", (*grid, ROWS)), ("csf_escape_count", grid)):
+            found += common.shape(name, components[name], size)
+        if found:
+            return found
+        total = int(components["csf_escape_count"].sum())
         for name in self.components[3:]:
             if tuple(components[name].shape) != (total,):
-                found = f"shape {list(components[name].shape)}"
-                refuse(self.name, name, found, f"shape [{total}], the sum of all escape counts")
-        owner = torch.repeat_interleave(count.reshape(-1).long())
+                expected = f"shape [{total}], the sum of all escape counts"
+                found.append(Violation("csf-shape", name, f"shape {list(components[name].shape)}", expected))
+        return found
+
+    def _values(self, components: Mapping[str, Tensor], owner: Tensor) -> list[Violation]:
+        """Every rule that the contents of well-shaped components break; `owner` is the block of each
+        escape.
+        """
         position = components["csf_escape_position"]
-        if total and int(position.max()) > HIGHEST_COUNT:
-            refuse(self.name, "csf_escape_position", f"position {int(position.max())}", "positions below 64")
-        together = (owner[1:] == owner[:-1]) & (position[1:] <= position[:-1])
-        if bool(together.any()):
-            refuse(
-                self.name,
-                "csf_escape_position",
-                "positions that do not increase inside a block",
-                "increasing",
-            )
+        found = common.at_most("csf_base", "a base of", components["csf_base"], HIGHEST_BASE)
+        found += common.at_most(
+            "csf_escape_count", "a count of", components["csf_escape_count"], HIGHEST_COUNT
+        )
+        found += common.at_most("csf_escape_position", "position", position, HIGHEST_COUNT)
+        if bool(((owner[1:] == owner[:-1]) & (position[1:] <= position[:-1])).any()):
+            expected = "each position of a block above the one before"
+            found.append(Violation("csf-order", "csf_escape_position", "positions out of order", expected))
+        return found
+
+    def problems(self, components: Mapping[str, Tensor], rows: int, columns: int) -> list[Violation]:
+        """Every rule that the components break. Raises CsfError when the codec cannot hold such a matrix."""
+        found = self._shapes(components, rows, columns)
+        return found or self._values(components, _owners(components))
+
+    def require_shapes(self, components: Mapping[str, Tensor], rows: int, columns: int) -> None:
+        """Raises CsfError unless the components have the dtypes and shapes of such a matrix."""
+        common.raise_first(self.name, self._shapes(components, rows, columns))
+
+    def _checked(self, components: Mapping[str, Tensor], rows: int, columns: int) -> Tensor:
+        self.require_shapes(components, rows, columns)
+        owner = _owners(components)
+        common.raise_first(self.name, self._values(components, owner))
         return owner
 
-    def decode_into(self, components: Mapping[str, torch.Tensor], out: torch.Tensor) -> None:
-        """Writes the scale bytes into `out` [R, C] (uint8, contiguous)."""
+    def decode_into(self, components: Mapping[str, Tensor], out: Tensor) -> None:
+        """Writes the scale bytes into the contiguous `out` uint8 [R, C]."""
         rows, columns = out.shape
-        owner = self._require(components, rows, columns)
-        grid = rows // ROWS, columns // COLUMNS
-        base, codes = components["csf_base"], components["csf_codes"]
-        pairs = out.view(torch.int16).view(grid[0], ROWS, grid[1])
-        spread_nibbles(codes.transpose(1, 2), base.unsqueeze(1), pairs)
+        owner = self._checked(components, rows, columns)
+        down, across = rows // ROWS, columns // COLUMNS
+        pairs = common.add_nibbles(components["csf_codes"], components["csf_base"].unsqueeze(-1))
+        out.view(torch.int16).view(down, ROWS, across).copy_(pairs.transpose(1, 2))
         position = components["csf_escape_position"].long()
-        row = torch.div(owner, grid[1], rounding_mode="floor") * ROWS + (position >> 1)
-        column = (owner % grid[1]) * COLUMNS + (position & 1)
-        out.view(-1)[row * columns + column] = components["csf_escape_value"]
+        block_row = torch.div(owner, across, rounding_mode="floor")
+        row, column = block_row * ROWS + (position >> 1), (owner - block_row * across) * COLUMNS
+        spot = row * columns + column + (position & 1)
+        out.view(-1).scatter_(0, spot, components["csf_escape_value"].contiguous())
 
     def cut(
-        self, components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range
-    ) -> dict[str, torch.Tensor]:
-        """The components of a part, without decoding: rows in multiples of 32, even columns. Nothing is
-        refitted.
-        """
-        owner = self._require(components, *shape)
-        if rows.start % ROWS or rows.stop % ROWS or columns.start % COLUMNS or columns.stop % COLUMNS:
-            raise CutError(
-                f"cut of {self.name}",
-                found=f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}",
-                expected=f"rows in multiples of {ROWS}, even columns",
-            )
+        self, components: Mapping[str, Tensor], size: tuple[int, int], rows: range, columns: range
+    ) -> dict[str, Tensor]:
+        """The components of a part, without decoding: whole blocks. Nothing is refitted."""
+        owner = self._checked(components, *size)
+        common.require_steps(self.name, rows, ROWS, columns, COLUMNS)
         down = slice(rows.start // ROWS, rows.stop // ROWS)
         across = slice(columns.start // COLUMNS, columns.stop // COLUMNS)
-        inside = torch.zeros_like(components["csf_base"], dtype=torch.bool)
+        inside = torch.zeros(components["csf_base"].shape, dtype=torch.bool, device=owner.device)
         inside[down, across] = True
         keep = inside.view(-1)[owner]
         return {
-            **{name: components[name][down, across] for name in self.components[:3]},
+            **{name: components[name][down, across].contiguous() for name in self.components[:3]},
             **{name: components[name][keep] for name in self.components[3:]},
         }
+
+
+def _owners(components: Mapping[str, Tensor]) -> Tensor:
+    """The block (int64) of every escape."""
+    return torch.repeat_interleave(components["csf_escape_count"].reshape(-1).long())
 
 
 BLOCK = Block()

@@ -1,32 +1,38 @@
 """The slab codecs: 16 rows a slab, one base a row, a code of k bits a scale, and a list of exceptions.
 
-A scale byte is base + code, unless an exception replaces it. `fixed` (uint8) holds per slab 16 bases and then
-16 rows of codes, low bits first; `exceptions` (uint32) holds value << 24 | position, increasing in position =
-row * columns + column. The NVFP4 codec has k = 4 (even columns), the MXFP4 codec k = 1 (any columns, unused
-bits zero). R must be a multiple of 16 and R * C at most 2^24.
+A scale byte is base + code, unless an exception replaces it. `fixed` (uint8) holds per slab 16 bases and
+then 16 rows of codes, low bits first. `exceptions` (uint32) holds value << 24 | position, increasing in
+position = row * columns + column. The NVFP4 codec has k = 4 and even columns; the MXFP4 codec has k = 1, any
+columns, and unused bits of zero. Rows are a multiple of 16, and there are at most 2^24 scales.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from torch import Tensor
 
-from intarsia.formats.csf.common import (
-    refuse,
-    require_components,
-    require_tensor,
-    spread_nibbles,
-    window_bases,
-)
-from intarsia.formats.errors import CsfError, CutError
+from intarsia.core.errors import Violation
+from intarsia.formats.csf import common
 
 SLAB = 16
 LIMIT = 1 << 24
+_GATHER = 0x0102040810204080
+"""Multiplies eight bytes of 0 or 1 into their top byte, the first byte in its lowest bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    base: Tensor  # uint8 [R / 16, 16]
+    codes: Tensor  # uint8 [R / 16, 16, code bytes of a row]
+    position: Tensor  # int32 [m]
+    value: Tensor  # uint8 [m]
 
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """One slab codec: its name, its component names and the number of bits of a code."""
+    """One slab codec: its name, the names of its two components, and the bits of a code."""
 
     name: str
     fixed: str
@@ -41,6 +47,11 @@ class Slab:
     def highest_base(self) -> int:
         return 256 - (1 << self.bits)
 
+    @property
+    def column_step(self) -> int:
+        """What the columns of a matrix, and of a cut, are a multiple of."""
+        return 2 if self.bits == 4 else 1
+
     def code_bytes(self, columns: int) -> int:
         """Code bytes of one row."""
         return -(-columns * self.bits // 8)
@@ -48,128 +59,135 @@ class Slab:
     def require_matrix(self, rows: int, columns: int) -> None:
         """Raises CsfError unless the codec can hold a matrix of that shape."""
         if rows <= 0 or rows % SLAB:
-            refuse(self.name, "", f"{rows} rows", f"a multiple of {SLAB}")
-        if columns <= 0 or (self.bits == 4 and columns % 2):
-            refuse(
-                self.name, "", f"{columns} columns", "an even number" if self.bits == 4 else "at least one"
-            )
+            raise common.no_matrix(self.name, f"{rows} rows", f"a multiple of {SLAB}")
+        if columns <= 0 or columns % self.column_step:
+            raise common.no_matrix(self.name, f"{columns} columns", f"a multiple of {self.column_step}")
         if rows * columns > LIMIT:
-            refuse(self.name, "", f"{rows} x {columns} scales", f"at most {LIMIT}")
+            raise common.no_matrix(self.name, f"{rows} x {columns} scales", f"at most {LIMIT}")
 
-    def encode(self, scales: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The canonical streams of a matrix uint8 [R, C]."""
+    def encode(self, scales: Tensor) -> dict[str, Tensor]:
+        """The canonical streams of a contiguous matrix uint8 [R, C]."""
         rows, columns = scales.shape
         self.require_matrix(rows, columns)
-        base = window_bases(scales, 1 << self.bits)
-        offset = scales - base.unsqueeze(1)
-        inside = offset < (1 << self.bits)
-        codes = self._pack(torch.where(inside, offset, 0))
-        slabs = torch.cat([base.view(-1, SLAB), codes.view(rows // SLAB, -1)], dim=1)
-        position = torch.nonzero(~inside.view(-1)).squeeze(1)
+        base = common.window_bases(scales, 1 << self.bits)
+        codes = scales - base.unsqueeze(1)
+        position = torch.nonzero((codes >> self.bits).view(-1)).squeeze(1)
+        codes.view(-1).index_fill_(0, position, 0)
         words = (scales.view(-1)[position].long() << 24) | position
-        return {self.fixed: slabs, self.exceptions: words.to(torch.int64).to(torch.uint32)}
+        slabs = torch.cat([base.view(-1, SLAB), self._pack(codes).view(rows // SLAB, -1)], dim=1)
+        return {self.fixed: slabs, self.exceptions: words.to(torch.uint32)}
 
-    def _pack(self, codes: torch.Tensor) -> torch.Tensor:
-        per_byte = 8 // self.bits
-        padded = torch.nn.functional.pad(codes, (0, -codes.shape[1] % per_byte))
-        packed = padded[:, 0::per_byte].clone()
-        for place in range(1, per_byte):
-            packed |= padded[:, place::per_byte] << (place * self.bits)
-        return packed
+    def _pack(self, codes: Tensor) -> Tensor:
+        """Code bytes [rows, B] of codes [rows, C]."""
+        if self.bits == 4:
+            return common.pack_nibbles(codes)
+        padded = torch.nn.functional.pad(codes, (0, -codes.shape[1] % 8)).view(torch.int64)
+        return (padded.mul_(_GATHER) >> 56).to(torch.uint8)
 
-    def split(
-        self, components: Mapping[str, torch.Tensor], rows: int, columns: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Bases [R / 16, 16], code bytes [R / 16, 16, B], exception positions (int32) and values (uint8), all
-        checked.
-
-        Raises CsfError naming the component.
+    def _shapes(self, components: Mapping[str, Tensor], rows: int, columns: int) -> list[Violation]:
+        """Every component that is missing, extra, or of another dtype or shape; raises CsfError for
+        the matrix.
         """
         self.require_matrix(rows, columns)
-        require_components(self.name, components, self.components)
+        found = common.component_set(components, self.components)
+        if found:
+            return found
         fixed, words = components[self.fixed], components[self.exceptions]
-        require_tensor(self.name, self.fixed, fixed, torch.uint8)
-        require_tensor(self.name, self.exceptions, words, torch.uint32)
-        slab_bytes = SLAB * (1 + self.code_bytes(columns))
-        count = rows // SLAB
-        if tuple(fixed.shape) not in ((count, slab_bytes), (count * slab_bytes,)):
-            expected = (
-                f"shape [{count}, {slab_bytes}] or [{count * slab_bytes}] for {rows} x {columns} scales"
-            )
-            refuse(self.name, self.fixed, f"shape {list(fixed.shape)}", expected)
+        count, size = rows // SLAB, SLAB * (1 + self.code_bytes(columns))
+        found = common.dtype(self.fixed, fixed, torch.uint8)
+        found += common.shape(self.fixed, fixed, (count, size), (count * size,))
+        found += common.dtype(self.exceptions, words, torch.uint32)
         if words.ndim != 1 or words.shape[0] > rows * columns:
-            expected = f"one dimension of at most {rows * columns} words"
-            refuse(self.name, self.exceptions, f"shape {list(words.shape)}", expected)
-        slabs = fixed.view(count, slab_bytes)
-        base, codes = slabs[:, :SLAB], slabs[:, SLAB:].view(count, SLAB, -1)
-        if int(base.max()) > self.highest_base:
-            refuse(self.name, self.fixed, f"a base of {int(base.max())}", f"at most {self.highest_base}")
-        used = columns * self.bits % 8
-        if used and bool((codes[:, :, -1] >> used).any()):
-            refuse(self.name, self.fixed, "set bits beyond the last column", "zeros")
-        return base, codes, *self._exceptions(words, rows * columns)
+            expected = f"one dimension, at most {rows * columns} words"
+            found.append(Violation("csf-shape", self.exceptions, f"shape {list(words.shape)}", expected))
+        return found
 
-    def _exceptions(self, words: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        signed = words.view(torch.int32)
-        position = signed & 0xFFFFFF
+    def _split(self, components: Mapping[str, Tensor], rows: int) -> _Parts:
+        slabs = components[self.fixed].reshape(rows // SLAB, -1)
+        words = components[self.exceptions].contiguous().view(torch.int32)
+        codes = slabs[:, SLAB:].unflatten(1, (SLAB, -1))  # type: ignore[no-untyped-call]
+        return _Parts(slabs[:, :SLAB], codes, words & 0xFFFFFF, (words >> 24).to(torch.uint8))
+
+    def _values(self, parts: _Parts, rows: int, columns: int) -> list[Violation]:
+        """Every rule that the contents of well-shaped components break."""
+        found = common.at_most(self.fixed, "a base of", parts.base, self.highest_base)
+        used = columns * self.bits % 8
+        if used and bool((parts.codes[:, :, -1] >> used).any()):
+            found.append(Violation("csf-tail", self.fixed, "set bits after the last column", "zeros"))
+        position = parts.position
         if position.numel():
             if bool((position[1:] <= position[:-1]).any()):
-                refuse(
-                    self.name,
-                    self.exceptions,
-                    "positions that do not increase",
-                    "strictly increasing positions",
-                )
-            if int(position[-1]) >= size:
-                refuse(self.name, self.exceptions, f"position {int(position[-1])}", f"positions below {size}")
-        return position, (signed >> 24).to(torch.uint8)
+                expected = "each position above the one before"
+                found.append(Violation("csf-order", self.exceptions, "positions out of order", expected))
+            last = int(position.max())
+            if last >= rows * columns:
+                expected = f"positions below {rows * columns}"
+                found.append(Violation("csf-range", self.exceptions, f"position {last}", expected))
+        return found
 
-    def decode_into(self, components: Mapping[str, torch.Tensor], out: torch.Tensor) -> None:
-        """Writes the scale bytes into `out` [R, C] (uint8, contiguous)."""
+    def problems(self, components: Mapping[str, Tensor], rows: int, columns: int) -> list[Violation]:
+        """Every rule that the components break. Raises CsfError when the codec cannot hold such a matrix."""
+        found = self._shapes(components, rows, columns)
+        return found or self._values(self._split(components, rows), rows, columns)
+
+    def _checked(self, components: Mapping[str, Tensor], rows: int, columns: int) -> _Parts:
+        common.raise_first(self.name, self._shapes(components, rows, columns))
+        parts = self._split(components, rows)
+        common.raise_first(self.name, self._values(parts, rows, columns))
+        return parts
+
+    def require_shapes(self, components: Mapping[str, Tensor], rows: int, columns: int) -> None:
+        """Raises CsfError unless the components have the dtypes and shapes of such a matrix; reads no
+        values.
+        """
+        common.raise_first(self.name, self._shapes(components, rows, columns))
+
+    def decode_into(self, components: Mapping[str, Tensor], out: Tensor) -> None:
+        """Writes the scale bytes into the contiguous `out` uint8 [R, C]."""
         rows, columns = out.shape
-        base, codes, position, value = self.split(components, rows, columns)
+        parts = self._checked(components, rows, columns)
+        base = parts.base.unsqueeze(-1)
         if self.bits == 4:
-            spread_nibbles(codes, base.unsqueeze(-1), out.view(torch.int16).view(codes.shape))
+            out.view(torch.int16).view(parts.codes.shape).copy_(common.add_nibbles(parts.codes, base))
         else:
-            shifts = torch.arange(8, dtype=torch.uint8, device=out.device)
-            bits = (codes.unsqueeze(-1) >> shifts) & 1
-            out.copy_((bits.flatten(-2)[..., :columns] + base.unsqueeze(-1)).view(rows, columns))
-        out.view(-1)[position.long()] = value
+            ones = 0x0101010101010101
+            sums = _spread_bits(parts.codes).add_(base.long().mul_(ones))
+            out.view(parts.codes.shape[0], SLAB, columns).copy_(sums.view(torch.uint8)[..., :columns])
+        out.view(-1).scatter_(0, parts.position.long(), parts.value)
 
     def cut(
-        self, components: Mapping[str, torch.Tensor], shape: tuple[int, int], rows: range, columns: range
-    ) -> dict[str, torch.Tensor]:
-        """The streams of a part, without decoding: rows in whole slabs, columns even for k = 4. Bases are
-        kept.
-        """
-        base, codes, position, value = self.split(components, *shape)
-        if (
-            rows.start % SLAB
-            or rows.stop % SLAB
-            or (self.bits == 4 and (columns.start % 2 or columns.stop % 2))
-        ):
-            raise CutError(
-                f"cut of {self.name}",
-                found=f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}",
-                expected=f"rows in multiples of {SLAB}" + (", even columns" if self.bits == 4 else ""),
-            )
+        self, components: Mapping[str, Tensor], size: tuple[int, int], rows: range, columns: range
+    ) -> dict[str, Tensor]:
+        """The streams of a part, without decoding: whole slabs of rows. The bases are kept."""
+        parts = self._checked(components, *size)
+        common.require_steps(self.name, rows, SLAB, columns, self.column_step)
         slabs = slice(rows.start // SLAB, rows.stop // SLAB)
         if self.bits == 4:
-            kept = codes[slabs, :, columns.start // 2 : columns.stop // 2]
+            codes = parts.codes[slabs, :, columns.start // 2 : columns.stop // 2]
         else:
-            shifts = torch.arange(8, dtype=torch.uint8, device=codes.device)
-            bits = ((codes[slabs].unsqueeze(-1) >> shifts) & 1).flatten(-2)[..., columns.start : columns.stop]
-            kept = self._pack(bits.reshape(len(rows), len(columns))).view(bits.shape[0], SLAB, -1)
-        row = torch.div(position, shape[1], rounding_mode="floor")
-        column = position - row * shape[1]
+            bits = _spread_bits(parts.codes[slabs]).view(torch.uint8)[..., columns.start : columns.stop]
+            codes = self._pack(bits.reshape(len(rows), len(columns)))
+        row = torch.div(parts.position, size[1], rounding_mode="floor")
+        column = parts.position - row * size[1]
         keep = (row >= rows.start) & (row < rows.stop) & (column >= columns.start) & (column < columns.stop)
-        moved = (row[keep] - rows.start) * len(columns) + (column[keep] - columns.start)
-        words = (value[keep].long() << 24) | moved.long()
-        fixed = torch.cat([base[slabs], kept.flatten(1)], dim=1)
+        moved = (row[keep] - rows.start).long() * len(columns) + (column[keep] - columns.start)
+        words = (parts.value[keep].long() << 24) | moved
+        fixed = torch.cat([parts.base[slabs], codes.reshape(len(rows) // SLAB, -1)], dim=1)
         return {self.fixed: fixed, self.exceptions: words.to(torch.uint32)}
+
+
+@lru_cache(maxsize=64)
+def _bit_bytes(device: torch.device) -> Tensor:
+    """For every byte its eight bits as eight bytes of 0 or 1, in one int64 [256]."""
+    shifts = torch.arange(8, dtype=torch.uint8)
+    bits = (torch.arange(256, dtype=torch.uint8).unsqueeze(1) >> shifts) & 1
+    return bits.contiguous().view(torch.int64).view(-1).to(device)
+
+
+def _spread_bits(codes: Tensor) -> Tensor:
+    """Eight bytes of 0 or 1, as one int64, of every code byte."""
+    return torch.index_select(_bit_bytes(codes.device), 0, codes.reshape(-1).int()).view(codes.shape)
 
 
 NVFP4_SLAB = Slab("nvfp4_slab", "nvfp4_csf_fixed", "nvfp4_csf_exceptions", 4)
 MXFP4_SLAB = Slab("mxfp4_slab", "mxfp4_csf_fixed", "mxfp4_csf_exceptions", 1)
-
-__all__ = ["LIMIT", "MXFP4_SLAB", "NVFP4_SLAB", "SLAB", "CsfError", "Slab"]
