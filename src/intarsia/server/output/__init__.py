@@ -1,0 +1,1 @@
+"""From what the engine answers to what a client gets."""

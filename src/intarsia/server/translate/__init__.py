@@ -1,0 +1,1 @@
+"""From what a client asked to what the engine is asked."""
