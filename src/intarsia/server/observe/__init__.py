@@ -1,0 +1,1 @@
+"""What an operator sees: metrics, one log line a request, stack dumps, a watchdog."""

@@ -1,0 +1,85 @@
+"""Server processes for tests, on free loopback ports."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60
+
+
+class Running:
+    """A server process, its address and what it has logged so far."""
+
+    def __init__(self, **options):
+        self.lines = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.serving", json.dumps({"port": 0, **options})],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = self.wait_for("listening", START_SECONDS)["url"]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def _read(self):
+        for line in self.process.stderr:
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.lines.append({"event": "raw", "text": line.decode(errors="replace")})
+
+    def wait_for(self, event, seconds=10, **fields):
+        """The first log line of this event with these fields, waiting for it if need be."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if line["event"] == event and all(line.get(name) == value for name, value in fields.items()):
+                    return line
+            if self.process.poll() is not None and not self._reader.is_alive():
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"no {event} {fields} in {self.lines[-20:]}")
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, seconds=15):
+        return self.process.wait(seconds)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(5)
+        self.process.stderr.close()
+
+
+@contextlib.contextmanager
+def running(**options):
+    server = Running(**options)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A server with default limits, shared by tests that leave it as it was."""
+    with running() as one:
+        yield one
