@@ -1,0 +1,39 @@
+"""The draw gives the same integers and tokens on a GPU as on the CPU."""
+
+import pytest
+import torch
+
+from intarsia.engine.sampling import Rows, SamplingSettings, draw
+from intarsia.engine.sampling.candidates import noise
+from intarsia.engine.sampling.fixedpoint import distances, masses, scale
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def test_noise_and_masses_are_the_same_integers():
+    ids = torch.arange(200_000)[None]
+    rows = Rows.of([SamplingSettings(temperature=0.7, seed=2**63 + 5)], torch.tensor([2**33 + 1]))
+    cuda_rows = Rows.of(rows.settings, rows.positions.cuda())
+    assert torch.equal(noise(ids.cuda(), cuda_rows).cpu(), noise(ids, rows))
+    logits = torch.randn(4, 50_000, generator=torch.Generator().manual_seed(1)) * 6
+    scales = torch.full((4,), scale(0.7), dtype=torch.float64)
+    here = distances(logits, logits.amax(1), scales)
+    there = distances(logits.cuda(), logits.cuda().amax(1), scales.cuda())
+    assert torch.equal(there.cpu(), here)
+    assert torch.equal(masses(there).cpu(), masses(here))
+
+
+def test_draws_are_the_same_tokens():
+    logits = torch.randn(24, 30_000, generator=torch.Generator().manual_seed(2)) * 3
+    logits[:, ::5] = logits[:, 7:8]
+    positions = torch.arange(1000, 1024)
+    choices = [
+        SamplingSettings(),
+        SamplingSettings(temperature=1.0, seed=3),
+        SamplingSettings(temperature=0.8, top_p=0.95, seed=3),
+        SamplingSettings(temperature=1.0, top_k=50, min_p=0.02, seed=3),
+    ] * 6
+    assert torch.equal(draw(logits.cuda(), positions.cuda(), choices).cpu(), draw(logits, positions, choices))
