@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 TOKENS = (
@@ -50,12 +51,12 @@ def damage_bytes(text: bytes, rng: random.Random) -> bytes:
 
 def damage_document(document: Any, rng: random.Random) -> Any:
     """One to three random edits of a JSON document's structure."""
-    document = json.loads(json.dumps(document))
+    document = deepcopy(document)
     for _ in range(rng.randint(1, 3)):
         places: Path = []
         _collect(document, places)
         if not places:
-            return rng.choice(STRANGE)
+            return deepcopy(rng.choice(STRANGE))
         holder, key = rng.choice(places)
         _edit(document, holder, key, rng)
     return document
@@ -84,9 +85,9 @@ def _edit(document: Any, holder: Any, key: Any, rng: random.Random) -> None:
         places: Path = []
         _collect(document, places)
         other, name = rng.choice(places)
-        holder[key] = json.loads(json.dumps(other[name]))
+        holder[key] = deepcopy(other[name])
     else:
-        holder[key] = rng.choice(STRANGE)
+        holder[key] = deepcopy(rng.choice(STRANGE))
 
 
 def any_damage(document: Any, rng: random.Random, dump: Callable[[Any], str] = json.dumps) -> bytes:

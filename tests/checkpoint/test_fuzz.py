@@ -85,13 +85,35 @@ def damaged_shard(rng: random.Random) -> tuple[bytes, bytes]:
     header, size = header_of(SPEC)
     if rng.random() < 0.3:
         header = {"__metadata__": {"format": "pt"}} | header
-    text = json.dumps(header).encode() if rng.random() < 0.05 else any_damage(header, rng)
+    if rng.random() < 0.15:
+        move_ranges(header, rng)
+        text = json.dumps(header).encode()
+    else:
+        text = json.dumps(header).encode() if rng.random() < 0.05 else any_damage(header, rng)
     if rng.random() < 0.2:
         text += b" " * rng.randint(1, 9)
     data = bytes(size)
     if rng.random() < 0.1:
         data = data[: rng.randrange(size)] if rng.random() < 0.5 else data + bytes(rng.randint(1, 9))
     return text, data
+
+
+def move_ranges(header: dict, rng: random.Random) -> None:
+    """Shift or exchange byte ranges that keep their lengths: holes, overlaps, and orders that are fine."""
+    names = [name for name in header if name != "__metadata__"]
+    first, second = (header[name]["data_offsets"] for name in rng.sample(names, 2))
+    if rng.random() < 0.5:
+        by = rng.choice((-8, -1, 1, 4, 64))
+        first[:] = [first[0] + by, first[1] + by]
+    elif rng.random() < 0.5:
+        second[:] = [first[0], first[0] + second[1] - second[0]]
+    else:
+        low, high = sorted((first, second))
+        size = [low[1] - low[0], high[1] - high[0]]
+        end = high[1]
+        low[:], high[:] = [low[0] + size[1], low[0] + size[1] + size[0]], [low[0], low[0] + size[1]]
+        if rng.random() < 0.5:
+            low[:] = [end - size[0], end]
 
 
 def library_accepts(path: Path) -> bool:

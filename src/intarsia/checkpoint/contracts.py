@@ -200,6 +200,11 @@ def _component_issues(
             issues.append(Issue("missing-companion", suffix, "no such tensor", expected))
         else:
             issues += _component_layout(codec, part, suffix, entry, rows, scales)
+    streams = [tensors.get(f"{prefix}.csf_escape_{part}") for part in ("position", "value")]
+    if not issues and streams[0] and streams[1] and streams[0].shape != streams[1].shape:
+        found = f"shape {list(streams[1].shape)}"
+        expected = f"shape {list(streams[0].shape)}, as csf_escape_position"
+        issues.append(Issue("scale-grid", f"{prefix}.csf_escape_value", found, expected))
     return issues
 
 

@@ -184,7 +184,9 @@ class ValueCheck:
         except CsfError as error:
             problem = error
         if problem is not None:
-            self.findings.add("csf-stream", where, f"{problem.found} in {problem.where}", problem.expected)
+            component = problem.where.rpartition("component ")[2]
+            named = f"{where}.{component}" if component in components else where
+            self.findings.add("csf-stream", named, problem.found, f"{problem.expected} ({codec})")
             return
         wrong = decoded >= E4M3_NAN if codec != "mxfp4_slab" else decoded == E8M0_NAN
         if bool(wrong.any()):
