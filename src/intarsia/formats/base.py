@@ -109,6 +109,16 @@ class Format(ABC):
                     part.copy_(values)
         return out
 
+    def gather(
+        self, stored: Mapping[str, Tensor], index: Tensor, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """The values [len(index), columns] of some rows of a matrix, decoding only those."""
+        whole = self._whole(stored)
+        if not index.numel():
+            return torch.empty(0, whole.columns, dtype=dtype, device=whole["weight"].device)
+        rows = [self.cut(whole, range(at, at + 1), range(whole.columns)) for at in index.tolist()]
+        return torch.cat([self.decode(row, dtype) for row in rows])
+
     def cut(self, stored: Mapping[str, Tensor], rows: range, columns: range) -> Stored:
         """The part at logical `rows` and `columns`, as views of the stored entries: nothing is encoded again.
 

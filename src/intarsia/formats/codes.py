@@ -84,7 +84,7 @@ def decode_e2m1_into(packed: Tensor, out: Tensor) -> None:
 
 def decode_e4m3_into(values: Tensor, out: Tensor) -> None:
     """Writes the float32 values of E4M3 bytes (float8_e4m3fn or uint8) into `out` of the same shape."""
-    flat = values.reshape(-1).view(torch.uint8)
+    flat = values.reshape(-1).contiguous().view(torch.uint8)
     if _fits_pairs(out) and flat.storage_offset() % 2 == 0:
         _pairwise(_e4m3_pairs(values.device), flat.view(torch.uint16).int(), out)
     else:

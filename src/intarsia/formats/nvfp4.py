@@ -108,7 +108,8 @@ class Nvfp4(Format):
         if half * 2 % GROUP:
             return [Violation("shape", "weight", f"{half * 2} columns", f"a multiple of {GROUP}")]
         found = checks.shape("weight_scale", scale, (*lead, rows, half * 2 // GROUP))
-        found += checks.dtype("weight_scale", scale, torch.float8_e4m3fn)
+        if not any(item.rule == "swizzled-scale" for item in found):
+            found += checks.dtype("weight_scale", scale, torch.float8_e4m3fn)
         found += checks.global_scale("weight_scale_2", tensors["weight_scale_2"], tuple(lead), rows)
         return found + checks.input_scale(tensors, tuple(lead))
 
