@@ -69,7 +69,7 @@ def run(a: argparse.Namespace, settings: NetworkSettings) -> dict[str, Any]:
     a.out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     probe = a.action == "probe"
-    size = EvaluationSize(8, 2, 8, 4, 8, 8) if a.smoke else EvaluationSize()
+    size = EvaluationSize(2, 1, 4, 4, 6, 6, 4) if a.smoke else EvaluationSize()
     held = held_out_documents(60 if a.smoke or probe else 3000)
     (a.out / "heldout.txt").write_text(held_out_file(held))
     corpus = generate(ASSETS, a.jobs, a.workers, held)

@@ -41,6 +41,7 @@ class EvaluationSize:
     problems: int = 400
     openings: int = 128
     new_tokens: int = 128
+    thinking_tokens: int = 80
     batch: int = 64
 
 
@@ -136,7 +137,7 @@ class Evaluator:
             ]
             found[f"exact_{digits}_digits"] = sum(right) / len(right)
             chat = [self.ids(f"[gMASK]<sop><|user|>What is {task}?<|assistant|><think>") for task, _ in tasks]
-            replies = self.generate(chat, 80, {END, TOKEN_ID["<|user|>"]})
+            replies = self.generate(chat, self.size.thinking_tokens, {END, TOKEN_ID["<|user|>"]})
             answers = [self.tokenizer.decode(r).rsplit("=", 1)[-1].strip() for r in replies]
             right = [a == str(v) for a, (_, v) in zip(answers, tasks, strict=True)]
             found[f"exact_{digits}_digits_chat_thinking"] = sum(right) / len(right)
