@@ -1,0 +1,64 @@
+"""Bytes of what streams keep between steps, as the network allocates it."""
+
+from dataclasses import dataclass
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.families.glm5_next.inventory import TEXT
+from intarsia.families.glm5_next.split import shares, split_rule
+
+PAGE = 512
+STEP_ROWS = 4
+_INT32 = 4
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """`paged` grows with the context, `fixed` is there for every stream."""
+
+    paged: int
+    fixed: int
+
+    @property
+    def total(self) -> int:
+        return self.paged + self.fixed
+
+
+def linear_heads(config: Glm5NextConfig, ranks: int, rank: int) -> int:
+    """Linear-attention heads on a rank."""
+    if not config.kda_layers:
+        return 0
+    rule = split_rule(config, f"{TEXT}layers.{config.kda_layers[0]}.self_attn.A_log")
+    return len(shares(rule, ranks)[rank])
+
+
+def cache_bytes(
+    config: Glm5NextConfig,
+    *,
+    context: int,
+    streams: int,
+    heads: int,
+    element: int = 2,
+    page: int = PAGE,
+    step_rows: int = STEP_ROWS,
+) -> CacheBytes:
+    """Caches of `streams` sequences of up to `context` tokens on a rank with `heads` linear-attention heads.
+
+    `element` is the bytes of a cached latent, key or column (BF16: 2); delta-rule state is float32, a copy
+    for each of `step_rows` rows of a step. Whole pages, and the null page.
+    """
+    latent_layers = len(config.mla_layers) + config.num_nextn_predict_layers
+    linear_layers = len(config.kda_layers)
+    window_pages = -(-context // page)
+    pages = streams * window_pages + 1
+    token = config.kv_lora_rank * page + config.index_head_dim * (page // config.index_kpool)
+    tail = streams * (config.index_kpool - 1 + step_rows) * 2 * config.index_head_dim
+    dim = config.linear_head_dim
+    memory = linear_layers * streams * step_rows * heads * dim * dim * _FLOAT32
+    ring = config.linear_conv_kernel_dim - 1 + step_rows
+    columns = linear_layers * streams * ring * 3 * heads * dim
+    tables = streams * (1 + window_pages) * _INT32
+    return CacheBytes(
+        paged=latent_layers * pages * token * element,
+        fixed=(latent_layers * tail + columns) * element + memory + tables,
+    )

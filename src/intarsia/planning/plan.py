@@ -1,0 +1,240 @@
+"""Planning a load: bytes a rank, the peak and where it is, and every violation, from headers alone."""
+
+import os
+from collections.abc import Mapping
+
+from intarsia.checkpoint import Checkpoint, Resolution, open_checkpoint, resolve
+from intarsia.checkpoint.completeness import compare
+from intarsia.checkpoint.findings import Findings
+from intarsia.core.errors import Violation
+from intarsia.families.errors import UnknownTensorError
+from intarsia.families.glm5_next.split import REPLICATE, SplitRule, split_rule
+from intarsia.families.registry import Family
+from intarsia.planning.caches import PAGE, STEP_ROWS, CacheBytes, cache_bytes, linear_heads
+from intarsia.planning.items import Item, items
+from intarsia.planning.memory import Need, fitting_window, memory_violations, reserve_of
+from intarsia.planning.order import Loading
+from intarsia.planning.report import Plan, RankPlan
+from intarsia.planning.scratch import Scratch
+from intarsia.planning.shares import Parts, on_ranks
+from intarsia.planning.working import Working
+from intarsia.selection.errors import SelectionError
+from intarsia.selection.manifest import Manifest, manifest_hash
+from intarsia.selection.resolve import Selection
+from intarsia.selection.resolve import resolve as resolve_manifest
+from intarsia.selection.source import Source, describe_source
+
+MAX_RANKS = 1024
+
+
+def plan(
+    checkpoint: Checkpoint | str | os.PathLike[str],
+    manifest: Manifest | None = None,
+    *,
+    ranks: int = 1,
+    device_memory: int | None = None,
+    context: int | None = None,
+    streams: int = 1,
+    page: int = PAGE,
+    step_rows: int = STEP_ROWS,
+    compressed_scales: bool = False,
+    device: str = "cpu",
+    budget: int | None = None,
+) -> Plan:
+    """What loading `checkpoint` takes on each of `ranks` ranks, converted as `manifest` says.
+
+    `context` tokens for each of `streams` streams are counted as caches; with `device_memory` (bytes a rank)
+    the largest window that fits is found. `compressed_scales` counts scales that the selection compresses as
+    kept so, with scratch to expand them into. `device` ("cpu" or "cuda") and `budget` are those of the load.
+
+    Nothing but headers is read. All violations are in the result; raises NotACheckpointError and ConfigError
+    when there is nothing to plan with.
+    """
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = open_checkpoint(checkpoint, strict=False)
+    resolution = resolve(checkpoint)
+    source = _source(checkpoint, resolution)
+    work = _Planner(checkpoint, resolution, source, ranks, Working(device, budget), compressed_scales)
+    selection = work.select(manifest)
+    work.count(selection)
+    return work.result(manifest, selection, device_memory, context, streams, page, step_rows)
+
+
+def _source(checkpoint: Checkpoint, resolution: Resolution) -> Source:
+    headers = {name: (entry.dtype, entry.shape) for name, entry in checkpoint.tensors.items()}
+    stored = {
+        module.name: module.format for module in resolution.modules.values() if module.format is not None
+    }
+    return describe_source(checkpoint.config, headers, stored)
+
+
+class _Planner:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        resolution: Resolution,
+        source: Source,
+        ranks: int,
+        working: Working,
+        compressed: bool,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.modules = resolution.modules
+        self.source = source
+        self.family: Family = source.family
+        self.ranks = ranks
+        self.found = Findings()
+        self.found.extend(checkpoint.problems)
+        self.found.extend(resolution.violations)
+        self.unused: list[str] = []
+        self.tables: list[dict[tuple[str, str], Parts]] = [{} for _ in range(ranks)]
+        self.exported: dict[str, int] = {}
+        self.exported_tensors = 0
+        self.loading = Loading(self.family, ranks, working)
+        self.scratch = Scratch(ranks) if compressed else None
+
+    def select(self, manifest: Manifest | None) -> Selection | None:
+        """The resolved manifest; its violations are noted and planning goes on as stored."""
+        if not 1 <= self.ranks <= MAX_RANKS:
+            self.found.add("ranks", "ranks", str(self.ranks), f"1 to {MAX_RANKS}")
+        if self.family.tensors is not None:
+            self._compare()
+        if manifest is None:
+            self.found.extend(self.source.violations)
+            return None
+        try:
+            return resolve_manifest(manifest, self.source)
+        except SelectionError as error:
+            self.found.extend(error.violations)
+            return None
+
+    def _compare(self) -> None:
+        tensors = self.family.tensors or {}
+        parts: dict[str, list[str]] = {"MTP layer": [], "vision tower": []}
+        for name, spec in tensors.items():
+            if spec.part != "main":
+                parts["MTP layer" if spec.part == "mtp" else "vision tower"].append(name)
+        notes = Findings()
+        expected = {name: spec.shape for name, spec in tensors.items()}
+        compare(self.modules, self.checkpoint.tensors, expected, parts, self.found, notes)
+        if any(name in self.checkpoint.tensors for name in parts["vision tower"]):
+            self.unused.append(f"vision tower ({len(parts['vision tower'])} tensors)")
+
+    def count(self, selection: Selection | None) -> None:
+        """Add up every weight on every rank."""
+        for item in items(self.checkpoint, self.modules, self.source, selection):
+            self.exported[item.kind] = self.exported.get(item.kind, 0) + item.exported
+            self.exported_tensors += item.tensors
+            if not item.used:
+                continue
+            rule = self._rule(item)
+            shares = on_ranks(item.form, rule, self.ranks)
+            if isinstance(shares, Violation):
+                self.found.add(shares.rule, item.name, shares.found, shares.expected, shares.action)
+                continue
+            if self.scratch is not None and item.codec is not None:
+                shares = self.scratch.compressed(item, rule, shares)
+            for rank, parts in enumerate(shares):
+                row = self.tables[rank].get((item.section, item.kind), Parts(0, 0, 0))
+                self.tables[rank][item.section, item.kind] = Parts(
+                    *(a + b for a, b in zip(row, parts, strict=True))
+                )
+            self.loading.add(item, shares, selection)
+
+    def _rule(self, item: Item) -> SplitRule | None:
+        config = self.family.glm5_next
+        if config is None:
+            if self.ranks > 1 and not self.found.has("no-split-rules"):
+                self.found.add(
+                    "no-split-rules",
+                    self.family.name,
+                    f"{self.ranks} ranks",
+                    "one: nothing says how to cut it",
+                )
+            return None
+        try:
+            return split_rule(config, item.name)
+        except UnknownTensorError:
+            return REPLICATE  # already reported as a tensor the architecture does not have
+
+    def result(
+        self,
+        manifest: Manifest | None,
+        selection: Selection | None,
+        device_memory: int | None,
+        context: int | None,
+        streams: int,
+        page: int,
+        step_rows: int,
+    ) -> Plan:
+        """Everything together."""
+        peaks = self.loading.peaks(self.found)
+        scratch = self.scratch.bytes() if self.scratch is not None else [0] * self.ranks
+        config = self.family.glm5_next
+
+        def caches(rank: int, tokens: int) -> CacheBytes:
+            if config is None or not tokens:
+                return CacheBytes(0, 0)
+            heads = linear_heads(config, self.ranks, rank)
+            return cache_bytes(
+                config, context=tokens, streams=streams, heads=heads, page=page, step_rows=step_rows
+            )
+
+        rank_plans = tuple(
+            RankPlan(
+                rank,
+                dict(sorted(self.tables[rank].items())),
+                caches(rank, context or 0),
+                scratch[rank],
+                peaks[rank].working,
+                peaks[rank].nbytes,
+                peaks[rank].at,
+            )
+            for rank in range(self.ranks)
+        )
+        native = config.max_position_embeddings if config is not None else None
+        window = None
+        if device_memory is not None:
+            needs = [Need(p.weights + p.scratch, p.peak, p.peak_at) for p in rank_plans]
+            budget = device_memory - reserve_of(device_memory)
+            window = fitting_window(native or 0, page, budget, needs, lambda r, n: caches(r, n).total)
+            violations = memory_violations(device_memory, needs, context, window, native or 0)
+            self.found.extend(tuple(violations))
+        return Plan(
+            path=str(self.checkpoint.path),
+            model_type=self.family.name,
+            manifest_sha256=manifest_hash(manifest) if manifest is not None else None,
+            ranks=rank_plans,
+            targets=_targets(selection),
+            modules=_modules(selection),
+            exported=dict(sorted(self.exported.items())),
+            exported_tensors=self.exported_tensors,
+            source_bytes=sum(entry.nbytes for entry in self.checkpoint.tensors.values()),
+            context=context,
+            streams=streams,
+            native_window=native,
+            window=window,
+            device_memory=device_memory,
+            reserve=reserve_of(device_memory) if device_memory is not None else None,
+            unused=tuple(self.unused),
+            violations=self.found.all(),
+        )
+
+
+def _targets(selection: Selection | None) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for target in selection.targets.values() if selection is not None else ():
+        expert = ".experts." in target.module
+        key = f"{target.section} expert matrices" if expert else target.section
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _modules(selection: Selection | None) -> Mapping[str, int]:
+    if selection is None:
+        return {}
+    counts = {}
+    for section in selection.manifest.sections():
+        counts[section] = len(selection.fused_modules(section))
+        counts[f"{section} experts"] = len(selection.fused_modules(section, experts=True))
+    return {name: count for name, count in counts.items() if count}

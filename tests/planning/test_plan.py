@@ -1,0 +1,180 @@
+"""Planned bytes are those that are allocated; whatever stands against a load is found, all of it."""
+
+import pytest
+import torch
+
+from intarsia import formats
+from intarsia.checkpoint import modules, open_checkpoint
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.families.glm5_next.split import shares, split_rule
+from intarsia.formats import csf
+from intarsia.loading.export import convert
+from intarsia.loading.weights import load_weights
+from intarsia.models.glm5_next.state import State, StateSettings
+from intarsia.planning.caches import cache_bytes, linear_heads
+from intarsia.planning.plan import plan
+from intarsia.selection.manifest import Manifest, Section
+from intarsia.selection.recipes import apply_recipe
+from intarsia.selection.source import source_of
+from tests.synthetic import tiny_config, write_source
+
+L = "model.language_model.layers."
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Wide enough for four ranks; norms and mixes in float32."""
+    config = tiny_config(moe_intermediate_size=256, intermediate_size=512, vocab_size=320, v_head_dim=32)
+    return write_source(tmp_path_factory.mktemp("plan") / "bf16", config)
+
+
+@pytest.fixture(scope="module")
+def converted(checkpoint):
+    out = checkpoint.path.with_name("fp4-local")
+    convert(checkpoint.path, out, recipe="fp4-local", csf="block")
+    return open_checkpoint(out)
+
+
+def rank_bytes(checkpoint, ranks):
+    """Bytes of every rank's own copies of its cuts, made by the formats from the stored tensors."""
+    config = Glm5NextConfig.from_checkpoint_config(checkpoint.config)
+    totals = [0] * ranks
+    with checkpoint.reader() as reader:
+        for module in modules(checkpoint).values():
+            if module.format is None:
+                for entry in module.tensors.values():
+                    for rank, cut in enumerate(
+                        plain_cuts(config, reader.read_entry(entry), entry.name, ranks)
+                    ):
+                        totals[rank] += cut.clone().untyped_storage().nbytes()
+                continue
+            tensors = {s: reader.read_entry(e) for s, e in module.tensors.items()}
+            if module.codec is not None:
+                parts = {s.partition(".")[2]: tensors.pop(s) for s in list(tensors) if "." in s}
+                rows, columns = module.shape
+                scales = csf.decode(parts, rows, columns // 16, module.codec)
+                tensors["weight_scale"] = scales.view(torch.float8_e4m3fn)
+            kind = formats.get(module.format)
+            whole = kind.stored(tensors)
+            rule = split_rule(config, module.name)
+            for rank in range(ranks):
+                rows, columns = range(whole.rows), range(whole.columns)
+                if rule.axis == 0:
+                    rows = shares(rule, ranks)[rank]
+                elif rule.axis == 1:
+                    columns = shares(rule, ranks)[rank]
+                owned = kind.cut(whole, rows, columns).clone()
+                totals[rank] += sum(tensor.untyped_storage().nbytes() for tensor in owned.values())
+    return totals
+
+
+def plain_cuts(config, tensor, name, ranks):
+    rule = split_rule(config, name)
+    for rank in range(ranks):
+        yield (
+            tensor
+            if rule.axis is None
+            else tensor.narrow(rule.axis, shares(rule, ranks)[rank].start, len(shares(rule, ranks)[rank]))
+        )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_planned_bytes_equal_the_bytes_of_every_ranks_cuts(converted, ranks):
+    result = plan(converted, ranks=ranks)
+    assert result.violations == ()
+    assert [rank.weights for rank in result.ranks] == rank_bytes(converted, ranks)
+
+
+def test_planned_bytes_of_one_rank_are_what_loading_allocates(checkpoint, converted):
+    for source in (checkpoint, converted):
+        allocated = sum(weight.nbytes for weight in load_weights(source).values())
+        assert plan(source).ranks[0].weights == allocated
+
+
+def test_a_manifest_plans_what_its_conversion_stores(checkpoint, converted):
+    result = plan(checkpoint, apply_recipe("fp4-local", source_of(checkpoint)), ranks=3)
+    assert [rank.weights for rank in result.ranks] == [r.weights for r in plan(converted, ranks=3).ranks]
+    assert result.exported_tensors == len(converted.tensors)
+    exceptions = sum(e.nbytes for e in converted.tensors.values() if "csf_escape_" in e.name)
+    exceptions -= sum(e.nbytes for e in converted.tensors.values() if "csf_escape_count" in e.name)
+    assert exceptions > 0
+    assert result.exported_bytes + exceptions == sum(e.nbytes for e in converted.tensors.values())
+
+
+@pytest.mark.parametrize(("streams", "context"), [(1, 512), (3, 1000)])
+def test_cache_bytes_are_what_the_network_allocates(checkpoint, streams, context):
+    config = Glm5NextConfig.from_checkpoint_config(checkpoint.config)
+    pages = streams * -(-context // 512)
+    settings = StateSettings(streams=streams, window=context, pages=pages, page=512, step_rows=4)
+    state = State(config, settings, dtype=torch.bfloat16, device="meta")
+    planned = plan(checkpoint, context=context, streams=streams).ranks[0].caches
+    assert planned.total == state.nbytes
+    heads = [linear_heads(config, 3, rank) for rank in range(3)]
+    assert sum(heads) == config.linear_num_heads
+    assert cache_bytes(config, context=context, streams=streams, heads=heads[0]).paged == planned.paged
+
+
+def test_the_largest_window_is_a_page_short_of_too_much(real, spark):
+    result = plan(real, spark, ranks=8, device_memory=139 * GIB, streams=16)
+    assert result.violations == ()
+    assert 0 < result.window < result.native_window
+    config = Glm5NextConfig.from_checkpoint_config(real.config)
+    rank = result.ranks[0]
+
+    def total(context):
+        heads = linear_heads(config, 8, 0)
+        return rank.weights + cache_bytes(config, context=context, streams=16, heads=heads).total
+
+    budget = result.device_memory - result.reserve
+    assert total(result.window) <= budget < total(result.window + 512)
+
+
+def test_weights_that_do_not_fit_are_named_with_the_peak(checkpoint):
+    result = plan(checkpoint, device_memory=(4 << 30) + 1000, context=512)
+    assert [violation.rule for violation in result.violations] == ["memory-load", "memory-context"]
+    assert result.violations[0].where == "rank 0"
+    assert "while loading mtp." in result.violations[0].found
+    assert result.window == 0
+
+
+def test_all_violations_come_together(checkpoint):
+    wrong = Manifest(
+        schema="intarsia.manifest/1",
+        main=Section(
+            targets={f"{L}0.self_attn.q_proj": "MXFP8", f"{L}3.mlp.gate": "MXFP8", "nothing": "FP8"}
+        ),
+    )
+    result = plan(checkpoint, wrong, ranks=5, device_memory=5 * GIB, context=1 << 22)
+    rules = {violation.rule for violation in result.violations}
+    assert rules >= {"incomplete-group", "not-linear", "unresolved", "fewer-units", "context"}
+    assert not result.ok
+    assert result.as_dict()["violations"][0]["rule"]
+
+
+def test_a_budget_that_no_step_fits_in_is_named(checkpoint):
+    manifest = apply_recipe("spark", source_of(checkpoint))
+    result = plan(checkpoint, manifest, budget=1000)
+    assert [violation.rule for violation in result.violations] == ["budget"]
+    assert "working memory" in result.violations[0].expected
+    assert plan(checkpoint, manifest, budget=1 << 20).ok
+
+
+def test_a_cut_through_a_scale_is_named(tmp_path):
+    narrow = write_source(tmp_path / "narrow", tiny_config(v_head_dim=16))
+    manifest = apply_recipe("spark", source_of(narrow))
+    found = plan(narrow, manifest, ranks=4).violations
+    outputs = {f"{L}{layer}.self_attn.o_proj" for layer in (3, 7, 8)}
+    assert outputs <= {violation.where for violation in found if violation.rule == "split"}
+
+
+def test_missing_and_left_over_tensors_are_violations(tmp_path):
+    def spoil(tensors):
+        del tensors[f"{L}0.self_attn.k_proj.weight"]
+        tensors["model.language_model.rotary"] = torch.zeros(4)
+
+    result = plan(write_source(tmp_path / "spoiled", change=spoil))
+    assert {(v.rule, v.where) for v in result.violations} == {
+        ("missing-tensor", f"{L}0.self_attn.k_proj.weight"),
+        ("unexpected-tensor", "model.language_model.rotary"),
+    }
