@@ -1,6 +1,6 @@
 """Makes the demo model.
 
-python -m tools.train_demo tokenizer             writes the tokenizer into the package (ids then fixed)
+python -m tools.train_demo tokenizer --out OUT   learns a new tokenizer; trained weights do not fit it
 python -m tools.train_demo run --out OUT         trains, exports and measures; one GPU, under eight minutes
 python -m tools.train_demo probe --out OUT       measures the step time on a GPU
 python -m tools.train_demo run --smoke --out OUT the whole way in two minutes on a CPU; learns nothing
@@ -135,7 +135,7 @@ def run(a: argparse.Namespace, settings: NetworkSettings) -> dict[str, Any]:
 def main() -> None:
     a, settings = arguments(), NetworkSettings()
     if a.action == "tokenizer":
-        write_tokenizer(ASSETS, settings)
+        write_tokenizer(a.out, settings)
         return
     if a.smoke:
         a.jobs, a.workers = 2, min(a.workers, 2)
