@@ -69,7 +69,7 @@ class Generation(Iterator[Delta]):
         if self.stream.finish_reason is not None or self._failed:
             raise StopIteration
         begin = time.perf_counter()
-        phase = int(self.stream.reply != ())
+        phase = int(len(self.stream.tokens) > self.stream.prompt_tokens)
         self._failed = True  # unless the step comes to its end
         delta = self._step() if phase else self._begin()
         self._failed = False
