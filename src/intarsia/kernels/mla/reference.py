@@ -1,7 +1,7 @@
 """One latent per token serves all heads as key and as value.
 
-kv_b [H * (K + V), L] holds per head K key rows, then V value rows. The key rows are applied to the query and the
-value rows to the result, so that the cache holds nothing but the latents.
+kv_b [H * (K + V), L] holds per head K key rows, then V value rows. The key rows are applied to the query and
+the value rows to the result, so that the cache holds nothing but the latents.
 """
 
 import torch
@@ -28,20 +28,24 @@ def expand_values(latents: Tensor, kv_b: Weight, key_width: int, value_width: in
 def attend(q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float) -> Tensor:
     """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
 
-    cache [pages + 1, page, L]; selected int32 [R, S], token positions of the row's own stream in any order, -1
-    where there is none. Scores, softmax and sums are float32. S is the same for every row and context length,
-    so a row's bits do not depend on its neighbours. Padding rows select nothing and get zeros.
+    cache [pages + 1, page, L]; selected int32 [R, S], token positions of the row's own stream in any order,
+    -1 where there is none. Scores, softmax and sums are float32. S is the same for every row and context
+    length, so a row's bits do not depend on its neighbours. Padding rows get zeros, whatever `selected` says
+    of them.
     """
     flat, page = cache.view(-1, cache.shape[-1]), cache.shape[1]
     out = torch.zeros_like(q)
-    for first in range(0, int(rows.starts[-1]), ROW_BLOCK):
+    real = int(rows.starts[-1])
+    for first in range(0, real, ROW_BLOCK):
         block = slice(first, first + ROW_BLOCK)
         chosen = selected[block].to(torch.int64)
         tables = rows.page_table[rows.streams[block].clamp(min=0).to(torch.int64)].to(torch.int64)
         positions = chosen.clamp(min=0)
         latents = flat[tables.gather(1, positions // page) * page + positions % page].float()
         scores = torch.bmm(q[block].float(), latents.transpose(1, 2)) * scale
-        masked = scores.masked_fill((chosen < 0).unsqueeze(1), -torch.inf)
-        attention = torch.softmax(masked, -1).nan_to_num(0.0)
-        out[block] = torch.bmm(attention, latents).to(q.dtype)
+        unseen = (chosen < 0).unsqueeze(1)
+        # A row that sees nothing has a softmax of NaN; any other NaN is a fault and must stay visible.
+        attention = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1).masked_fill(unseen, 0.0)
+        count = min(ROW_BLOCK, real - first)
+        out[first : first + count] = torch.bmm(attention, latents).to(q.dtype)[:count]
     return out
