@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from intarsia.core.errors import Violation
@@ -129,8 +130,8 @@ class NetworkWeights:
 def network_weights(flat: Mapping[str, Weight], config: Glm5NextConfig) -> NetworkWeights:
     """Sort run-time weights into their roles.
 
-    Names are those of `families.glm5_next.runtime`. Raises ModelWeightsError with every name that is missing or
-    left over.
+    Names are those of `families.glm5_next.runtime`. Raises ModelWeightsError with every name that is missing
+    or left over.
     """
     take = _Take(flat)
     has_mtp = any(name.startswith("mtp.") for name in flat)
@@ -227,7 +228,9 @@ def _moe(take: "_Take", prefix: str) -> MoeWeights:
 
 
 def _hyper(take: "_Take", prefix: str) -> HyperWeights:
-    return HyperWeights(take.tensor(prefix + "fn"), take.tensor(prefix + "base"), take.tensor(prefix + "scale"))
+    return HyperWeights(
+        take.tensor(prefix + "fn"), take.tensor(prefix + "base"), take.tensor(prefix + "scale")
+    )
 
 
 class _Take:
@@ -236,14 +239,12 @@ class _Take:
     def __init__(self, flat: Mapping[str, Weight]) -> None:
         self._left = dict(flat)
         self._missing: list[str] = []
-        self._placeholder = next(iter(flat.values()), None)
 
     def __call__(self, name: str) -> Weight:
         weight = self._left.pop(name, None)
         if weight is None:
             self._missing.append(name)
-            # Any stand-in will do: `finish` raises before it can be used.
-            return self._placeholder  # type: ignore[return-value]
+            return torch.empty(0)  # a stand-in; `finish` raises before it can be used
         return weight
 
     def tensor(self, name: str) -> Tensor:
@@ -252,10 +253,12 @@ class _Take:
 
     def finish(self) -> None:
         violations = [
-            Violation("missing-weight", name, found="nothing", action=self._nearest(name)) for name in self._missing
+            Violation("missing-weight", name, found="nothing", action=self._nearest(name))
+            for name in self._missing
         ]
         violations += [
-            Violation("unused-weight", name, found="a weight that the network has no place for") for name in self._left
+            Violation("unused-weight", name, found="a weight that the network has no place for")
+            for name in self._left
         ]
         if violations:
             raise ModelWeightsError("network", violations)
