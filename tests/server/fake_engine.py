@@ -165,7 +165,7 @@ class FakeEngine:
         if request.prompt_logprobs is not None:
             cached, reason = 0, "prompt logprobs need the whole prompt"
         self._seen = [*self._seen[-7:], request.tokens]
-        lane = Lane(handle, self._tokenizer.encode(say) + [0], order, cached, reason, queued)
+        lane = Lane(handle, [*self._tokenizer.encode(say), 0], order, cached, reason, queued)
         lane.text = self._tokenizer.reply(request.stop)
         lane.started = time.monotonic()
         self._totals["prompt"] += len(request.tokens)

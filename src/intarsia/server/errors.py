@@ -24,6 +24,8 @@ class ApiError(IntarsiaError):
 class InvalidRequestError(ApiError):
     """A body or a field that cannot be meant, or asks for what is not supported."""
 
+    code = "invalid_value"
+
 
 class TooManyTokensError(ApiError):
     """Prompt and reply do not fit the window."""
@@ -78,7 +80,6 @@ class BodyTooLargeError(ApiError):
 
     status = 413
     code = "body_too_large"
-    close = True
 
 
 class MediaTypeError(ApiError):
@@ -86,6 +87,13 @@ class MediaTypeError(ApiError):
 
     status = 415
     code = "unsupported_media_type"
+
+
+class HeadersTooLargeError(ApiError):
+    """More headers, or longer ones, than a request may have."""
+
+    status = 431
+    code = "headers_too_large"
 
 
 class BusyError(ApiError):

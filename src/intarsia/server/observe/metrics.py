@@ -52,7 +52,7 @@ class Metrics:
     """All metrics of one service."""
 
     def __init__(self, service: Service) -> None:
-        disable_created_metrics()  # a time of creation beside every counter, which nothing here needs
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.model = service.model.name
         self._times = {name: _Twin(name, alias, text, buckets, self) for name, alias, text, buckets in _TIMES}

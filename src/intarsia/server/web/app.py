@@ -6,6 +6,7 @@ from intarsia.core.errors import IntarsiaError
 from intarsia.server.errors import (
     ApiError,
     FailedError,
+    HeadersTooLargeError,
     HostRefusedError,
     MethodNotAllowedError,
     UnavailableError,
@@ -13,12 +14,14 @@ from intarsia.server.errors import (
 from intarsia.server.observe.log import log
 from intarsia.server.observe.metrics import Metrics
 from intarsia.server.service import Service
+from intarsia.server.web.connections import LARGEST_HEAD
 from intarsia.server.web.exchange import ClientGoneError, Exchange, Receive, Scope, Send
 from intarsia.server.web.keys import KeyFile
 from intarsia.server.web.refusals import DRAIN_RETRY, as_api_error, error_body
 from intarsia.server.web.routes import ALWAYS, OPEN, Routes, not_found
 
 GONE = 499
+MOST_HEADERS = 100
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 # Asked every few seconds by machines; told only when something is wrong.
 _QUIET = ("/health", "/metrics")
@@ -53,6 +56,7 @@ class App:
             self._remember(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:
+        _check_headers(exchange)
         if self._hosts and _host(exchange.headers.get("host", "")) not in self._hosts:
             raise HostRefusedError("The service is not known under this host name.")
         if self._keys is not None and not self._open(exchange):
@@ -98,6 +102,13 @@ class App:
         self._metrics.saw(record, known)
         if record.path not in _QUIET or record.status not in (200, 503):
             log("request", **record.line())
+
+
+def _check_headers(exchange: Exchange) -> None:
+    """What came in one piece was never held against the connection's own limit."""
+    size = sum(len(name) + len(value) for name, value in exchange.headers.items())
+    if size > LARGEST_HEAD or exchange.header_count > MOST_HEADERS:
+        raise HeadersTooLargeError(f"More than {MOST_HEADERS} headers or {LARGEST_HEAD:,} bytes of them.")
 
 
 def _host(header: str) -> str:

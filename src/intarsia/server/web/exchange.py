@@ -26,6 +26,7 @@ class Exchange:
         self.headers: Mapping[str, str] = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        self.header_count = len(scope["headers"])
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         client = scope.get("client")
@@ -91,8 +92,9 @@ class Exchange:
         *,
         close: bool = False,
     ) -> None:
-        """Send a whole response. A body that was not read is read first, so that the connection can go on."""
-        close = not await self._discard_body() or close
+        """Send a whole response. A body that was not read is read first, so that the connection can go on; with
+        `close` it cannot, and nothing is waited for."""
+        close = close or not await self._discard_body()
         await self._start(status, kind, {"content-length": str(len(content)), **(headers or {})}, close=close)
         await self._write(content, more=False)
 

@@ -137,6 +137,7 @@ class Process:
 
 def _listen(settings: ServerSettings) -> socket.socket:
     problem = ""
+    listener: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -148,6 +149,8 @@ def _listen(settings: ServerSettings) -> socket.socket:
         return listener
     except OSError as error:
         problem = error.strerror or str(error)
+    if listener is not None:
+        listener.close()
     raise UsageError(
         f"{settings.host}:{settings.port}",
         found=problem,
