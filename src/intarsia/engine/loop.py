@@ -148,12 +148,21 @@ class StepLoop:
                 self._advance(part, hidden, *speaking.get(id(part), (None, ())))
             self._guess(parts)
             self._keep(hidden, parts)
-        except Exception as error:  # whatever the network's failure is, it ends the lanes of this step only
-            for part in parts:
-                if part.lane.slot >= 0:
-                    self._fail(part.lane, error)
+        except Exception as error:  # whatever the network's failure is, the engine goes on
+            self._find_culprit([part for part in parts if part.lane.slot >= 0], error)
         self.counters.steps += 1
         self.step_began, self.step_lanes = 0.0, ()
+
+    def _find_culprit(self, parts: Sequence[Part], error: Exception) -> None:
+        """A step failed: fail the lane that was alone in it, else let each run again, alone past this
+        point."""
+        if len(parts) == 1:
+            self._fail(parts[0].lane, error)
+            return
+        LOG.error("a step of %s failed, each runs again alone: %s", self.step_lanes, error, exc_info=error)
+        for part in parts:
+            part.lane.suspect = part.end
+            self._send_back(part.lane)
 
     def _speak(self, hidden: Tensor, parts: list[Part]) -> dict[int, tuple[Tensor, list[int]]]:
         """For every part that has logits: the logits, and what its lane draws from them."""
@@ -181,6 +190,8 @@ class StepLoop:
             if lane.reply.finish is not None and not lane.prompt_left:
                 self.end(lane, lane.reply.finish)
                 return
+            if lane.done >= lane.suspect:
+                lane.suspect = 0
             self._budget.shrink(lane)
             self._tell(lane)
         except Exception as error:

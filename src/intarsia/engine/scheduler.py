@@ -22,6 +22,7 @@ class Scheduler:
     def parts(self, running: Sequence[Lane]) -> list[Part]:
         """The next step. Lanes that need a page which is not there are left out, the latest first."""
         lanes = sorted(running, key=turn)
+        lanes = [lane for lane in lanes if lane.suspect][:1] or lanes
         writing = [part for lane in lanes if (part := self._writing_part(lane)) is not None]
         rows = self._settings.chunk if writing else self._settings.prompt_rows
         return writing + self._prompt_parts(lanes, rows)

@@ -42,7 +42,7 @@ def keep_points(
     def add(position: int, kind: Kind) -> None:
         if not max(begin, settings.kept_minimum - 1) < position <= last or position in taken:
             return
-        if kind != "end" and any(abs(position - other) < settings.kept_apart for other in taken):
+        if kind != "end" and any(abs(position - other) < settings.kept_apart for other in taken - {end}):
             return
         taken.add(position)
         chosen.append(KeepPoint(position, kind))

@@ -41,12 +41,16 @@ class CopyIndex:
         self._tokens.append(token)
 
     def propose(self, most: int) -> list[int]:
-        """Up to `most` tokens that followed the latest earlier occurrence of the last ones."""
+        """`most` tokens that followed the latest earlier occurrence of the last ones; none if there is none.
+
+        Where the occurrence is too near, what followed it is taken to go on repeating.
+        """
         if most < 1:
             return []
         for begin in (self._in_reply(), self._in_prompt()):
             if begin:
-                return self._tokens[begin : begin + most].tolist()
+                period = len(self._tokens) - begin
+                return [self._tokens[begin + place % period] for place in range(most)]
         return []
 
     def _in_reply(self) -> int:

@@ -65,6 +65,8 @@ class Lane:
     """Number of its pass over the prompt."""
     reserved: int = 0
     """Pages it may use whatever the others do."""
+    suspect: int = 0
+    """It was in a step that failed, and runs alone up to this position."""
     passed_over: int = 0
     overtaken: int = 0
     drafts: list[int] = field(default_factory=list)
