@@ -18,6 +18,7 @@ from intarsia.cli.convert import Convert
 from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
 from intarsia.cli.output import describe_error, emit_json, note
+from intarsia.cli.serve import Serve
 from intarsia.core.errors import IntarsiaError, UsageError
 
 FINE, FAILED, WRONG_USE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -42,6 +43,7 @@ COMMANDS: dict[str, type[Command]] = {
     "convert": Convert,
     "generate": Generate,
     "chat": Chat,
+    "serve": Serve,
 }
 
 

@@ -98,7 +98,7 @@ def reference_page() -> str:
         "",
         "A setting is a flag on the command line, a line in the settings file, or both; a flag wins. In the",
         "file a setting is written without dashes in front: `max-model-len = 32768`. Lists are written as",
-        '`served-model-name = ["glm", "default"]` there, and as values in a row on the command line.',
+        '`served-model-name = ["glm", "default"]` there, and as a repeated flag on the command line.',
         "Names are vLLM's where the meaning is the same.",
     ]
     group = ""

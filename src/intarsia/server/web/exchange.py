@@ -92,8 +92,11 @@ class Exchange:
         *,
         close: bool = False,
     ) -> None:
-        """Send a whole response. A body that was not read is read first, so that the connection can go on; with
-        `close` it cannot, and nothing is waited for."""
+        """Send a whole response.
+
+        A body that was not read is read first, so that the connection can go on; with `close` it cannot, and
+        nothing is waited for.
+        """
         close = close or not await self._discard_body()
         await self._start(status, kind, {"content-length": str(len(content)), **(headers or {})}, close=close)
         await self._write(content, more=False)
