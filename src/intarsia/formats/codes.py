@@ -118,6 +118,11 @@ def encode_e4m3(values: Tensor) -> Tensor:
     return values.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
+def encode_e4m3_into(values: Tensor, out: Tensor) -> None:
+    """Writes float32 `values`, which it may overwrite, to E4M3 as `encode_e4m3` rounds them."""
+    out.copy_(values.clamp_(-E4M3_MAX, E4M3_MAX))
+
+
 def encode_e2m1(values: Tensor) -> Tensor:
     """Codes (uint8): the nearest, ties to the even code, saturating at 6; the sign is set only below zero."""
     magnitude = values.abs()
@@ -149,8 +154,11 @@ def _packing_table(device: torch.device, ties_down: bool) -> Tensor:
     return (codes[two & 255] | (codes[two >> 8] << 4)).to(device)
 
 
-def pack_e2m1(values: Tensor, *, ties_down: bool = False) -> Tensor:
-    """Packed codes (uint8) [n] of float32 values [2n] below 15 in magnitude; overwrites `values`.
+def pack_e2m1_into(values: Tensor, out: Tensor, *, ties_down: bool = False) -> None:
+    """Writes packed codes into the contiguous `out` uint8, for twice as many float32 `values`, which it
+    overwrites.
+
+    The values are below 15 in magnitude.
 
     Every bound of E2M1 is a multiple of a quarter, so it is enough to know between or on which quarters a
     value lies: floor(4v) + ceil(4v) is odd between two and even on one. Two of these bytes index a table of
@@ -159,8 +167,8 @@ def pack_e2m1(values: Tensor, *, ties_down: bool = False) -> Tensor:
     quarters = values.mul_(4)
     upper = torch.ceil(quarters)
     place = quarters.floor_().add_(upper).to(torch.int8)
-    index = place.view(torch.uint16).int()
-    return torch.index_select(_packing_table(values.device, ties_down), 0, index)
+    index = place.view(-1).view(torch.uint16).int()
+    torch.index_select(_packing_table(values.device, ties_down), 0, index, out=out.view(-1))
 
 
 @lru_cache(maxsize=64)
@@ -202,8 +210,12 @@ def e8m0_reciprocals(exponents: Tensor) -> Tensor:
 
 
 def magnitude_bits(values: Tensor) -> Tensor:
-    """The bits of |values| as int32, which order as the magnitudes do; NaN and infinity are the largest."""
-    return values.float().view(torch.int32) & 0x7FFFFFFF
+    """The float32 bits of |values| as int32, which order as magnitudes do; NaN and infinity are the
+    largest.
+    """
+    if values.dtype == torch.float32:
+        return values.view(torch.int32) & 0x7FFFFFFF
+    return values.float().view(torch.int32).bitwise_and_(0x7FFFFFFF)
 
 
 def block_maxima(flat: Tensor, size: int) -> Tensor:

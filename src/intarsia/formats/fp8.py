@@ -12,7 +12,7 @@ from torch import Tensor
 from intarsia.core.errors import Violation
 from intarsia.formats import checks, globals
 from intarsia.formats.base import Format, TensorSpec, as_slice
-from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3, magnitude_bits
+from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3_into, magnitude_bits
 from intarsia.formats.sources import per_row, require_finite, shared_amax, source, true_divide
 from intarsia.formats.stored import Stored
 
@@ -42,7 +42,7 @@ class Fp8(Format):
         flat, target = whole.view(-1, columns), elements.view(-1, columns)
         for part in chunks(flat):
             quotient = flat[part].to(torch.float32, copy=True).div_(by_row[part])
-            target[part] = encode_e4m3(quotient.to(whole.dtype).float())
+            encode_e4m3_into(quotient.to(whole.dtype).float(), target[part])
         return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
     def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from intarsia.core.errors import Violation
 from intarsia.formats import checks
 from intarsia.formats.base import Format, TensorSpec, as_slice
-from intarsia.formats.codes import decode_e4m3_into, encode_e4m3, magnitude_bits
+from intarsia.formats.codes import decode_e4m3_into, encode_e4m3_into, magnitude_bits
 from intarsia.formats.errors import LayoutError
 from intarsia.formats.fp8 import join_e4m3
 from intarsia.formats.fp8_channel import scale_of
@@ -53,7 +53,9 @@ class Fp8Block(Format):
                 largest = _column_blocks_amax(values)
                 require_finite(whole, largest, self.name)
                 grid[index] = scale_of(largest)
-                target[start : start + SIDE] = encode_e4m3(values.div_(_by_column(grid[index], columns, 0)))
+                encode_e4m3_into(
+                    values.div_(_by_column(grid[index], columns, 0)), target[start : start + SIDE]
+                )
         return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
     def rename(self, stored: Stored, scale_name: str, *, flat: bool) -> Stored:

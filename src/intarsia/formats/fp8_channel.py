@@ -11,7 +11,7 @@ from torch import Tensor
 from intarsia.core.errors import Violation
 from intarsia.formats import checks
 from intarsia.formats.base import Format, TensorSpec, as_slice
-from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3
+from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3_into
 from intarsia.formats.fp8 import join_e4m3, row_maxima
 from intarsia.formats.sources import require_finite, source, true_divide
 from intarsia.formats.stored import Stored
@@ -43,7 +43,7 @@ class Fp8Channel(Format):
             scale.view(-1, 1),
         )
         for part in chunks(flat):
-            target[part] = encode_e4m3(flat[part].to(torch.float32, copy=True).div_(by_row[part]))
+            encode_e4m3_into(flat[part].to(torch.float32, copy=True).div_(by_row[part]), target[part])
         return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
     def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:

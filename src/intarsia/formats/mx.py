@@ -27,8 +27,8 @@ class Mx(Format):
     scale_names: ClassVar[tuple[str, ...]] = ("weight_scale",)
 
     @abstractmethod
-    def _encode_elements(self, values: Tensor) -> Tensor:
-        """Stored elements [n / per_byte] of scaled float32 values [n], which may be overwritten."""
+    def _encode_elements(self, values: Tensor, out: Tensor) -> None:
+        """Writes the stored elements of scaled float32 values, which may be overwritten."""
 
     @abstractmethod
     def _decode_elements(self, weight: Tensor, out: Tensor) -> None:
@@ -58,7 +58,7 @@ class Mx(Format):
         for part in chunks(flat):
             values = flat[part].to(torch.float32, copy=True)
             values.view(-1, GROUP).mul_(unscale[part].view(-1, 1))
-            elements[part] = self._encode_elements(values.view(-1)).view(-1, elements.shape[1])
+            self._encode_elements(values, elements[part])
         tensors = {
             "weight": elements.view(*lead, rows, -1),
             "weight_scale": exponents.view(*lead, rows, -1),

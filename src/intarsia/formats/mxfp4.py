@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from intarsia.formats.codes import E2M1_MAX, decode_e2m1_into, pack_e2m1
+from intarsia.formats.codes import E2M1_MAX, decode_e2m1_into, pack_e2m1_into
 from intarsia.formats.mx import Mx
 
 
@@ -15,8 +15,8 @@ class Mxfp4(Mx):
     per_byte = 2
     largest = E2M1_MAX
 
-    def _encode_elements(self, values: Tensor) -> Tensor:
-        return pack_e2m1(values, ties_down=True)
+    def _encode_elements(self, values: Tensor, out: Tensor) -> None:
+        pack_e2m1_into(values, out, ties_down=True)
 
     def _decode_elements(self, weight: Tensor, out: Tensor) -> None:
         decode_e2m1_into(weight, out)

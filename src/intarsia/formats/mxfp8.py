@@ -18,10 +18,9 @@ class Mxfp8(Mx):
     largest = E4M3_MAX
     scale_names = ("weight_scale", "weight_scale_inv")
 
-    def _encode_elements(self, values: Tensor) -> Tensor:
-        # No clamp: the exponent is rounded up, but for a few float32 steps above 448, which round to 448
-        # anyway.
-        return values.to(torch.float8_e4m3fn)
+    def _encode_elements(self, values: Tensor, out: Tensor) -> None:
+        # No clamp: the exponent is rounded up, but for a few float32 steps above 448, which round to 448.
+        out.copy_(values)
 
     def _decode_elements(self, weight: Tensor, out: Tensor) -> None:
         decode_e4m3_into(weight, out)

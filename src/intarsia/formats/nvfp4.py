@@ -22,7 +22,7 @@ from intarsia.formats.codes import (
     decode_e2m1_into,
     decode_e4m3,
     encode_e4m3,
-    pack_e2m1,
+    pack_e2m1_into,
 )
 from intarsia.formats.sources import (
     per_row,
@@ -179,5 +179,5 @@ def encode_under(flat: Tensor, block_max: Tensor, scale_2: Tensor) -> tuple[Tens
         # A product that underflows to zero decodes to zero whatever the codes are.
         step.masked_fill_(step == 0, torch.inf)
         values = flat[part].to(torch.float32, copy=True).view(-1, GROUP).div_(step.view(-1, 1))
-        packed[part] = pack_e2m1(values.view(-1)).view(-1, packed.shape[1])
+        pack_e2m1_into(values, packed[part])
     return packed, scale
