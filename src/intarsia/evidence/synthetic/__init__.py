@@ -1,0 +1,6 @@
+"""Checkpoints of a real geometry with random weights: valid in every format, and usable."""
+
+from intarsia.evidence.synthetic.geometry import geometry
+from intarsia.evidence.synthetic.write import synthesize
+
+__all__ = ["geometry", "synthesize"]

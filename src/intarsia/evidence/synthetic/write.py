@@ -1,0 +1,81 @@
+"""Writing a synthetic checkpoint module by module."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from intarsia.checkpoint import Checkpoint, write_checkpoint
+from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, json_bytes
+from intarsia.core.progress import SILENT, Progress
+from intarsia.evidence.synthetic.values import random_plain, random_stored
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.families.glm5_next.inventory import TensorSpec, inventory
+from intarsia.formats import csf
+from intarsia.loading.metadata import carriers, quantized_layers
+from intarsia.selection.recipes import apply_recipe
+from intarsia.selection.resolve import Target, resolve
+from intarsia.selection.source import describe_source
+
+# As in the FP4-Local layout: values that BF16 cannot hold.
+WIDE = ("post_attention_layernorm.weight", "model.language_model.norm.weight")
+
+
+def synthesize(
+    out: str | os.PathLike[str],
+    config: dict[str, Any],
+    *,
+    recipe: str,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    shard_size: int = DEFAULT_SHARD_BYTES,
+    progress: Progress = SILENT,
+) -> Checkpoint:
+    """Write random weights for `config` (see `geometry`) in the formats of a recipe, and return them opened.
+
+    Numbers are drawn on `device`; the same seed and device type give the same bytes. One shard is in memory
+    at a time. Raises what selection and `write_checkpoint` raise.
+    """
+    specs = inventory(Glm5NextConfig.from_checkpoint_config(config), vision=False)
+    dtypes = {name: "F32" if name.endswith(WIDE) else spec.dtype for name, spec in specs.items()}
+    source = describe_source(config, {name: (dtypes[name], spec.shape) for name, spec in specs.items()}, {})
+    targets = resolve(apply_recipe(recipe, source), source).targets
+    layers = quantized_layers(targets.values())
+    extra: dict[str, Any] = {}
+    config = dict(config)
+    if layers:
+        nested, config["quantization_config"] = carriers(layers)
+        extra["hf_quant_config.json"] = json_bytes(nested)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    with progress.phase("writing", 0) as phase:
+
+        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, spec in specs.items():
+                target = targets.get(name.removesuffix(".weight"))
+                for made, tensor in _tensors(name, spec, dtypes[name], target, generator):
+                    phase.advance(tensor.numel() * tensor.element_size())
+                    yield made, tensor.cpu()
+
+        return write_checkpoint(
+            out, tensors(), config=config, shard_size=shard_size, shard_name=_shard_name, extra_files=extra
+        )
+
+
+def _tensors(
+    name: str, spec: TensorSpec, dtype: str, target: Target | None, generator: torch.Generator
+) -> Iterator[tuple[str, torch.Tensor]]:
+    if target is None:
+        yield name, random_plain(name, spec, torch.float32 if dtype == "F32" else torch.bfloat16, generator)
+        return
+    stored = random_stored(target.format, spec.shape[0], spec.shape[1], generator)
+    for suffix, tensor in stored.tensors.items():
+        if suffix == "weight_scale" and target.codec is not None:
+            for component, part in csf.encode(tensor, target.codec).items():
+                yield f"{target.module}.{suffix}.{component}", part
+        else:
+            yield f"{target.module}.{suffix}", tensor
+
+
+def _shard_name(index: int, count: int) -> str:
+    return f"tensors/model-{index:05d}-of-{count:05d}.safetensors"
