@@ -60,6 +60,10 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self):
+        return not self._closed
+
     def submit(self, request, on_event=None):
         if max(request.tokens) >= self._vocab_size:
             raise RequestError(

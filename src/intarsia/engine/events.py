@@ -172,6 +172,11 @@ class EngineLike(Protocol):
         """Most tokens of prompt and reply together."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """True while requests are taken."""
+        ...
+
     def submit(self, request: Request, on_event: OnEvent | None = None) -> Handle:
         """Queue a request; from any thread.
 

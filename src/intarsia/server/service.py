@@ -84,7 +84,7 @@ class Service:
         self.started = time.monotonic()
         self.draining = False
         self.active = 0
-        """Generating requests whose reply is not complete."""
+        """Requests that were let in and are not answered yet."""
 
     def check_model(self, name: str | None) -> None:
         """Raise NotFoundError for a name that is not served."""

@@ -75,6 +75,12 @@ class ReplyReader:
             return "tool_calls"
         return "length" if self.finished.reason == "length" else "stop"
 
+    def ending(self) -> str:
+        """Why the reply ended, for the log: the client's word for it, or "error", or "cancelled"."""
+        if self.finished is None or (self.finished.reason == "cancelled" and not self.satisfied):
+            return "cancelled"
+        return self.finish_reason() or "error"
+
     def stop_reason(self) -> str | int | None:
         """The client's own stop string or id that ended the reply."""
         matched = self.finished.matched if self.finished is not None else None

@@ -71,7 +71,11 @@ class App:
             raise refusal
         if self._service.draining and exchange.path not in ALWAYS:
             raise UnavailableError("The server is ending.", code="draining", retry_after=DRAIN_RETRY)
-        await endpoint(exchange)
+        self._service.active += 1
+        try:
+            await endpoint(exchange)
+        finally:
+            self._service.active -= 1
 
     def _open(self, exchange: Exchange) -> bool:
         """True for paths that need no key. A key that is given anyway is looked at where it tells more."""

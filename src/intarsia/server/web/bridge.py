@@ -28,13 +28,15 @@ class Bridge:
         self._handles: list[Handle] = []
 
     def submit(self, engine: EngineLike, requests: Sequence[Request]) -> None:
-        """Submit all requests, or none: the refusal of one takes the others back."""
+        """Submit all requests, or none: the refusal of one takes the others back. From any thread."""
         try:
             for index, request in enumerate(requests):
                 self._handles.append(engine.submit(request, partial(self._deliver, index)))
         except BaseException:
             self.cancel()
             raise
+        if self.left:
+            self.cancel()
 
     def cancel(self, index: int | None = None) -> None:
         """End one reply, or all; their last events still come."""

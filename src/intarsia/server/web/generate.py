@@ -43,28 +43,33 @@ async def generate(exchange: Exchange, service: Service, plan: Plan) -> None:
     record.stream, record.choices = plan.telling.stream, len(plan.choices)
     record.prompt_tokens, record.user = plan.prompt_tokens, plan.user or ""
     teller = (ChatTeller if plan.route == "chat" else CompletionTeller)(plan, service.model)
-    bridge = Bridge()
+    run = Run(exchange, service, plan, teller, Bridge())
+    async with _watched(run):
+        await _submit(run)
+        await (_stream(run) if plan.telling.stream else _whole(run))
+
+
+async def _submit(run: Run) -> None:
+    """Hand the requests to the engine, beside the event loop: it looks at every token of a prompt."""
+    requests = [choice.request for choice in run.plan.choices]
+    loop = asyncio.get_running_loop()
     try:
-        bridge.submit(service.engine, [choice.request for choice in plan.choices])
+        await loop.run_in_executor(run.service.translators, run.bridge.submit, run.service.engine, requests)
     except IntarsiaError as error:
-        problem = as_api_error(error, prompt_field=plan.prompt_field)
+        problem = as_api_error(error, prompt_field=run.plan.prompt_field)
     else:
-        run = Run(exchange, service, plan, teller, bridge)
-        async with _watched(run):
-            await (_stream(run) if plan.telling.stream else _whole(run))
         return
     raise problem
 
 
 @contextlib.asynccontextmanager
 async def _watched(run: Run) -> AsyncIterator[None]:
-    """Counts the run, notices when its client leaves, and leaves nothing running behind it."""
+    """Notices when the client leaves, and leaves nothing running behind."""
 
     async def watch() -> None:
         await run.exchange.departed()
         run.bridge.leave("client")
 
-    run.service.active += 1
     watcher = asyncio.create_task(watch())
     try:
         yield
@@ -72,9 +77,8 @@ async def _watched(run: Run) -> AsyncIterator[None]:
         run.bridge.leave("client")
         raise
     finally:
-        run.service.active -= 1
         watcher.cancel()
-        run.exchange.record.finish = [reader.finish_reason() or "error" for reader in run.teller.readers]
+        run.exchange.record.finish = [reader.ending() for reader in run.teller.readers]
 
 
 async def _followed(run: Run) -> AsyncIterator[list[Item]]:

@@ -29,8 +29,8 @@ def as_api_error(error: IntarsiaError, *, prompt_field: str = "messages") -> Api
     if isinstance(error, EngineClosedError):
         return UnavailableError("The server is ending.", code="draining", retry_after=DRAIN_RETRY)
     if isinstance(error, UsageError | RequestError):
-        field = prompt_field if error.where in ("tokens", "prompt") else error.where
-        return InvalidRequestError(_sentence(error), field=field)
+        names = {"tokens": prompt_field, "prompt": prompt_field, "stop_ids": "stop_token_ids"}
+        return InvalidRequestError(_sentence(error), field=names.get(error.where, error.where))
     if isinstance(error, TemplateError):
         return FailedError("The chat template failed.", code="template_failed")
     return FailedError(_sentence(error), code="internal_error")

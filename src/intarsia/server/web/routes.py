@@ -114,11 +114,13 @@ class Routes:
     async def health(self, exchange: Exchange) -> None:
         """Whether requests are taken, and to those who may know, what the engine does."""
         service = self._service
-        status = "draining" if service.draining else "stalled" if self._watchdog.stalled else "ok"
+        ended = not service.engine.alive
+        stalled = self._watchdog.stalled
+        status = "draining" if service.draining else "ended" if ended else "stalled" if stalled else "ok"
         content: dict[str, Any] = {"status": status}
         if exchange.record.key or service.settings.api_key_file is None:
             content["engine"] = service.engine.stats()
-            content["active_requests"] = service.active
+            content["active_requests"] = service.active - 1  # without this one
         await _json(exchange, content, 200 if status == "ok" else 503)
 
     def _card(self, name: str) -> dict[str, Any]:
