@@ -24,11 +24,15 @@ _EVEN_ABOVE = (False, True, False, True, False, True, False)
 """Whether the code just above a bound is the even one, which a tie goes to."""
 
 
+def chunk_elements(device: torch.device) -> int:
+    """Elements to handle at a time: what keeps all cores busy and fits their caches; on a GPU, many."""
+    return CHUNK * torch.get_num_threads() if device.type == "cpu" else 1 << 26
+
+
 def chunks(matrix: Tensor) -> Iterator[slice]:
-    """Slices of a matrix's rows that keep all cores busy and fit their caches; on a GPU, few and large."""
+    """Slices of a matrix's rows of `chunk_elements` or one row."""
     rows, columns = matrix.shape
-    elements = CHUNK * torch.get_num_threads() if matrix.device.type == "cpu" else 1 << 26
-    step = max(1, elements // columns)
+    step = max(1, chunk_elements(matrix.device) // columns)
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
 

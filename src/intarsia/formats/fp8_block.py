@@ -7,7 +7,7 @@ nvidia-modelopt stores float32 scales `weight_scale` [a, 1, b, 1]; DeepSeek's co
 in `origin` where inside its first block it starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from intarsia.core.errors import Violation
 from intarsia.formats import checks
 from intarsia.formats.base import Format, TensorSpec, as_slice
-from intarsia.formats.codes import decode_e4m3_into, encode_e4m3_into, magnitude_bits
+from intarsia.formats.codes import chunk_elements, decode_e4m3_into, encode_e4m3_into, magnitude_bits
 from intarsia.formats.errors import LayoutError
 from intarsia.formats.fp8 import join_e4m3
 from intarsia.formats.fp8_channel import scale_of
@@ -48,14 +48,13 @@ class Fp8Block(Format):
         grids = scale.view(-1, -(-rows // SIDE), -(-columns // SIDE))
         pairs = zip(whole.view(-1, rows, columns), elements.view(-1, rows, columns), grids, strict=True)
         for matrix, target, grid in pairs:
-            for index, start in enumerate(range(0, rows, SIDE)):
-                values = matrix[start : start + SIDE].to(torch.float32, copy=True)
-                largest = _column_blocks_amax(values)
+            for bands, part in _bands(0, rows, chunk_elements(whole.device) // columns):
+                values = matrix[part].to(torch.float32, copy=True).view(len(bands), -1, columns)
+                largest = _blocks_amax(values)
                 require_finite(whole, largest, self.name)
-                grid[index] = scale_of(largest)
-                encode_e4m3_into(
-                    values.div_(_by_column(grid[index], columns, 0)), target[start : start + SIDE]
-                )
+                grid[as_slice(bands)] = scale_of(largest)
+                values.div_(_by_column(grid[as_slice(bands)], columns, 0))
+                encode_e4m3_into(values.view(-1, columns), target[part])
         return Stored(self.name, {"weight": elements, "weight_scale": scale}, tuple(whole.shape))
 
     def rename(self, stored: Stored, scale_name: str, *, flat: bool) -> Stored:
@@ -91,12 +90,11 @@ class Fp8Block(Format):
         grid = scale.reshape(scale.shape[0], -1).float()
         decode_e4m3_into(stored["weight"][rows], out)
         top, left = stored.origin
-        first = rows.start
-        while first < rows.stop:
-            index = (top + first) // SIDE
-            last = min(rows.stop, (index + 1) * SIDE - top)
-            out[first - rows.start : last - rows.start].mul_(_by_column(grid[index], out.shape[1], left))
-            first = last
+        for bands, part in _bands(top + rows.start, top + rows.stop, len(out)):
+            values = out[part.start - top - rows.start : part.stop - top - rows.start]
+            values.view(len(bands), -1, out.shape[1]).mul_(
+                _by_column(grid[as_slice(bands)], out.shape[1], left)
+            )
 
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
         top, left = rows.start + stored.origin[0], columns.start + stored.origin[1]
@@ -131,13 +129,33 @@ def scale_name_of(tensors: Mapping[str, Tensor]) -> str:
     return next((name for name in SCALE_NAMES if name in tensors), SCALE_NAMES[0])
 
 
-def _column_blocks_amax(values: Tensor) -> Tensor:
-    """The largest magnitude of each 128 columns of up to 128 rows, the last columns padded with zeros."""
-    bits = magnitude_bits(values).amax(dim=0)
-    padded = torch.nn.functional.pad(bits, (0, -bits.shape[0] % SIDE))
-    return padded.view(-1, SIDE).amax(dim=1).view(torch.float32)
+def _bands(start: int, stop: int, most: int) -> Iterator[tuple[range, slice]]:
+    """The rows start .. stop in pieces: whole bands of 128 rows, of up to `most` rows, and the parts of bands
+    at the ends.
+
+    Each piece comes with the indices of its bands.
+    """
+    while start < stop:
+        count = min(stop - start, max(SIDE, most)) // SIDE
+        if start % SIDE or not count:
+            end, count = min(stop, start - start % SIDE + SIDE), 1
+        else:
+            end = start + count * SIDE
+        yield range(start // SIDE, start // SIDE + count), slice(start, end)
+        start = end
+
+
+def _blocks_amax(values: Tensor) -> Tensor:
+    """The largest magnitude [bands, blocks] of blocks of 128 columns of [bands, rows, columns]; the
+    last may be narrower.
+    """
+    bits = magnitude_bits(values).amax(dim=1)
+    padded = torch.nn.functional.pad(bits, (0, -bits.shape[1] % SIDE))
+    return padded.view(bits.shape[0], -1, SIDE).amax(dim=2).view(torch.float32)
 
 
 def _by_column(scales: Tensor, columns: int, left: int) -> Tensor:
-    """The scale of every column, of a weight that starts `left` columns inside its first block."""
-    return scales.repeat_interleave(SIDE)[left : left + columns]
+    """The scales [bands, blocks] of every column, [bands, 1, columns], of a weight `left` columns
+    inside its first block.
+    """
+    return scales.repeat_interleave(SIDE, dim=1)[:, left : left + columns].unsqueeze(1)
