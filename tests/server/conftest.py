@@ -19,10 +19,12 @@ START_SECONDS = 60
 class Running:
     """A server process, its address and what it has logged so far."""
 
-    def __init__(self, **options):
+    def __init__(self, *words, **options):
+        """The fake engine with `options`, or a command line's `words`."""
         self.lines = []
+        fake = ["tests.server.serving", json.dumps({"port": 0, **options})]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.server.serving", json.dumps({"port": 0, **options})],
+            [sys.executable, "-m", *(words or fake)],
             cwd=ROOT,
             stderr=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -70,8 +72,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(**options):
-    server = Running(**options)
+def running(*words, **options):
+    server = Running(*words, **options)
     try:
         yield server
     finally:
