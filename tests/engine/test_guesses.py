@@ -2,6 +2,8 @@
 
 from array import array
 
+import pytest
+
 from intarsia.engine.lanes.acceptance import Acceptance
 from intarsia.engine.lanes.choice import Prospect, choose
 from intarsia.engine.lanes.copying import CopyIndex
@@ -17,10 +19,10 @@ class Line:
     def step(self, rows: int) -> float:
         return 1.0 + self._row * rows
 
-    def absorb(self) -> float:
+    def absorb(self, rows: int) -> float:
         return self._absorb
 
-    def chain(self) -> float:
+    def chain(self, streams: int) -> float:
         return self._chain
 
 
@@ -57,23 +59,35 @@ def test_acceptance_is_conditional_and_recent():
     assert (acceptance.copied, acceptance.copied_accepted) == (4, 2)
 
 
-def test_measured_costs_follow_medians_and_ignore_a_slow_moment():
+def test_measured_costs_follow_the_fastest_and_ignore_a_slow_moment():
     costs = MeasuredCosts()
     for round_number in range(8):
         for rows in (1, 4, 8):
-            costs.record_step(rows, 100.0 if round_number == 0 else 10.0 + rows)
-        costs.record_absorb(2.0)
-        costs.record_chain(90.0 if round_number == 3 else 1.0)
-    assert abs(costs.step(8) - 18.0) < 0.01
-    assert abs(costs.step(1) - 11.0) < 0.01
-    assert (costs.absorb(), costs.chain()) == (2.0, 1.0)
+            costs.steps.record(rows, 100.0 if round_number == 0 else 10.0 + rows)
+            costs.absorbs.record(rows, 2.0)
+            costs.chains.record(rows, 90.0 if round_number == 3 else rows)
+    assert costs.step(8) == pytest.approx(18.0)
+    assert costs.step(100) == pytest.approx(110.0)
+    assert costs.absorb(5) == pytest.approx(2.0)
+    assert costs.chain(6) == pytest.approx(6.0)
 
 
 def test_costs_never_fall_with_the_rows():
     costs = MeasuredCosts()
     for rows, seconds in ((1, 5.0), (8, 3.0)) * 8:
-        costs.record_step(rows, seconds)
+        costs.steps.record(rows, seconds)
     assert costs.step(8) == costs.step(1) == 4.0
+
+
+def test_one_row_count_tells_what_a_step_costs_and_little_of_a_row():
+    costs = MeasuredCosts()
+    for _ in range(6):
+        costs.steps.record(8, 4.0)
+    assert costs.step(8) == pytest.approx(4.0)
+    assert 4.0 < costs.step(16) < 5.0
+    for _ in range(5):
+        costs.absorbs.record(8, 90.0)
+    assert costs.absorb(8) == pytest.approx(0.6), "a few slow first passes say nothing"
 
 
 def test_copies_follow_the_latest_run_of_the_prompt():

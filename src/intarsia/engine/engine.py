@@ -12,7 +12,7 @@ from intarsia.engine.intake import Intake
 from intarsia.engine.lanes.costs import Costs
 from intarsia.engine.lanes.guesser import GuessSource
 from intarsia.engine.lanes.lane import Lane
-from intarsia.engine.loop import Clock, StepLoop
+from intarsia.engine.loop import Clock, StepLoop, Watch
 from intarsia.engine.requests import Request
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.sizes import Capacity, plan_capacity
@@ -40,6 +40,7 @@ class Engine:
         costs: Costs | None = None,
         source: GuessSource | None = None,
         clock: Clock = time.monotonic,
+        watch: Watch | None = None,
     ) -> None:
         """Allocate the state of all streams.
 
@@ -49,7 +50,9 @@ class Engine:
         """
         self.settings = settings
         self.capacity: Capacity = plan_capacity(model.config, settings, model.dtype)
-        self.loop = StepLoop(model, settings, self.capacity, costs=costs, source=source, clock=clock)
+        self.loop = StepLoop(
+            model, settings, self.capacity, costs=costs, source=source, clock=clock, watch=watch
+        )
         self._intake = Intake(
             settings,
             window=self.capacity.state.window,

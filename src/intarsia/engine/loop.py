@@ -28,6 +28,8 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
 Clock = Callable[[], float]
+Watch = Callable[[Sequence[tuple[Part, int]]], None]
+"""Is shown every step's parts and how many rows of each were kept; for checks and benchmarks."""
 
 
 class StepLoop:
@@ -42,6 +44,7 @@ class StepLoop:
         costs: Costs | None = None,
         source: GuessSource | None = None,
         clock: Clock = time.monotonic,
+        watch: Watch | None = None,
     ) -> None:
         """Allocate the state. `costs` replaces measuring, `source` the engine's own guesses."""
         self.capacity = capacity
@@ -68,6 +71,7 @@ class StepLoop:
         self._runner = StepRunner(model, state)
         self._mask_words = -(-model.config.vocab_size // 32)
         self._clock = clock
+        self._watch = watch
 
     @property
     def idle(self) -> bool:
@@ -143,9 +147,11 @@ class StepLoop:
             hidden = self._runner.hidden(parts)
             speaking = self._speak(hidden, [part for part in parts if part.logits])
             if all(part.recurrent for part in parts):
-                self._measured.record_step(sum(len(part.tokens) for part in parts), self._clock() - begin)
-            for part in parts:
-                self._advance(part, hidden, *speaking.get(id(part), (None, ())))
+                rows = sum(len(part.tokens) for part in parts)
+                self._measured.steps.record(rows, self._clock() - begin)
+            kept = [self._advance(part, hidden, *speaking.get(id(part), (None, ()))) for part in parts]
+            if self._watch is not None:
+                self._watch(list(zip(parts, kept, strict=True)))
             self._guess(parts)
             self._keep(hidden, parts)
         except Exception as error:  # whatever the network's failure is, the engine goes on
@@ -179,23 +185,24 @@ class StepLoop:
         drawn = draw_rows(rows, [part.lane for part, _ in ready]) if ready else []
         return {id(part): (logits, tokens) for (part, logits), tokens in zip(ready, drawn, strict=True)}
 
-    def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> None:
-        """Commit a part's rows, and give its lane what was drawn."""
-        lane = part.lane
+    def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
+        """Commit a part's rows, and give its lane what was drawn; how many rows stay."""
+        lane, kept = part.lane, 0
         if lane.slot < 0:
-            return
+            return kept
         try:
             kept = self._commit(part, hidden, logits, drawn)
             self._follow(part, hidden, kept)
             if lane.reply.finish is not None and not lane.prompt_left:
                 self.end(lane, lane.reply.finish)
-                return
+                return kept
             if lane.done >= lane.suspect:
                 lane.suspect = 0
             self._budget.shrink(lane)
             self._tell(lane)
         except Exception as error:
             self._fail(lane, error)
+        return kept
 
     def _commit(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
         """Rows of the part that stay."""

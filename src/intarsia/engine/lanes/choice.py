@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from intarsia.engine.lanes.costs import Costs
 
-PROBE_EVERY = 24
-"""A stream whose guesses do not pay tries one again after this many steps, since text changes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
@@ -44,7 +41,8 @@ def _at_depth(prospects: Sequence[Prospect], depth: int, costs: Costs) -> tuple[
     gains.sort(key=lambda gain: -gain[0])
     counts = [0] * len(prospects)
     tokens, rows = float(len(prospects)), len(prospects)
-    chained = costs.absorb() + (depth - 1) * costs.chain() if depth else 0.0
+    chains = sum(not prospect.copied for prospect in prospects) if depth else 0
+    chained = costs.absorb(2 * chains) + (depth - 1) * costs.chain(chains) if chains else 0.0
     time = costs.step(rows) + chained
     for chance, stream in gains:
         grown = costs.step(rows + 1) + chained

@@ -1,11 +1,13 @@
 """What a step costs, measured while it runs. Times steer how many guesses are made, and nothing else."""
 
 from collections import deque
-from statistics import median
 from typing import Protocol
 
 REMEMBERED = 9
-REFIT_AFTER = 8
+ENOUGH = 6
+MTP_SHARE = 0.15
+USUAL_SLOPE = 0.03
+"""What a row adds, in parts of a pass, where only one row count was ever seen."""
 
 
 class Costs(Protocol):
@@ -15,63 +17,71 @@ class Costs(Protocol):
         """A step of the network with `rows` rows, drawing included."""
         ...
 
-    def absorb(self) -> float:
-        """Showing the MTP layer what was kept; its first guesses come with it."""
+    def absorb(self, rows: int) -> float:
+        """Showing the MTP layer `rows` rows that were kept; a first guess of every stream comes with it."""
         ...
 
-    def chain(self) -> float:
-        """A further guess of the MTP layer, for all streams together."""
+    def chain(self, streams: int) -> float:
+        """A further guess of the MTP layer for so many streams."""
         ...
 
 
-class MeasuredCosts:
-    """Medians of the last readings, and a straight line through those of steps.
+class Line:
+    """A straight line through the fastest of the last readings at every row count.
 
-    A median, since a slow moment is no property of a step; before there are readings, the shape of a small
-    network: a row costs little beside the step.
+    The fastest, since a slow moment is no property of a pass; and nothing before there are a few, since the
+    first passes of a process are slow ones.
     """
 
     def __init__(self) -> None:
-        self._steps: dict[int, deque[float]] = {}
-        self._absorb: deque[float] = deque(maxlen=REMEMBERED)
-        self._chain: deque[float] = deque(maxlen=REMEMBERED)
-        self._line = (1.0, 0.03)
-        self._readings = 0
+        self._base = self._slope = 0.0
+        self._readings: dict[int, deque[float]] = {}
+        self._count = 0
 
-    def record_step(self, rows: int, seconds: float) -> None:
-        """A step without prompt rows."""
-        self._steps.setdefault(rows, deque(maxlen=REMEMBERED)).append(seconds)
-        self._readings += 1
-        if self._readings % REFIT_AFTER == 0 or self._readings == 2:
-            self._line = self._fit()
+    @property
+    def known(self) -> bool:
+        """True once there are enough readings to go by."""
+        return self._count >= ENOUGH
 
-    def record_absorb(self, seconds: float) -> None:
-        """A pass of the MTP layer over kept rows, prompts aside."""
-        self._absorb.append(seconds)
+    def record(self, rows: int, seconds: float) -> None:
+        """Learn what a pass of `rows` rows took."""
+        self._readings.setdefault(rows, deque(maxlen=REMEMBERED)).append(seconds)
+        self._count += 1
+        if self._count % ENOUGH == 0:
+            self._fit()
 
-    def record_chain(self, seconds: float) -> None:
-        """One further guess."""
-        self._chain.append(seconds)
+    def at(self, rows: int) -> float:
+        """What a pass of `rows` rows is expected to take."""
+        return self._base + self._slope * rows
 
-    def step(self, rows: int) -> float:
-        base, slope = self._line
-        return base + slope * rows
-
-    def absorb(self) -> float:
-        return median(self._absorb) if self._absorb else 0.15 * self.step(1)
-
-    def chain(self) -> float:
-        return median(self._chain) if self._chain else self.absorb()
-
-    def _fit(self) -> tuple[float, float]:
-        """Least squares over the medians, never falling with the rows."""
-        points = [(rows, median(times)) for rows, times in self._steps.items()]
+    def _fit(self) -> None:
+        """Least squares, never falling with the rows and never below nothing at none."""
+        points = [(rows, min(times)) for rows, times in self._readings.items()]
         mean_rows = sum(rows for rows, _ in points) / len(points)
         mean_time = sum(time for _, time in points) / len(points)
         spread = sum((rows - mean_rows) ** 2 for rows, _ in points)
-        if not spread:
-            slope = 0.03 * mean_time / (1 + 0.03 * mean_rows)
-        else:
+        if spread:
             slope = sum((rows - mean_rows) * (time - mean_time) for rows, time in points) / spread
-        slope = min(max(slope, 0.0), mean_time / max(mean_rows, 1.0))
-        return mean_time - slope * mean_rows, slope
+        else:
+            slope = USUAL_SLOPE * mean_time / (1 + USUAL_SLOPE * mean_rows)
+        self._slope = min(max(slope, 0.0), mean_time / max(mean_rows, 1.0))
+        self._base = mean_time - self._slope * mean_rows
+
+
+class MeasuredCosts:
+    """Costs from readings; before there are enough, those of a network whose MTP layer is a seventh of it."""
+
+    def __init__(self) -> None:
+        self.steps, self.absorbs, self.chains = Line(), Line(), Line()
+
+    def step(self, rows: int) -> float:
+        return self.steps.at(rows) if self.steps.known else 1.0 + USUAL_SLOPE * rows
+
+    def absorb(self, rows: int) -> float:
+        return self.absorbs.at(rows) if self._comparable(self.absorbs) else MTP_SHARE * self.step(rows)
+
+    def chain(self, streams: int) -> float:
+        return self.chains.at(streams) if self._comparable(self.chains) else MTP_SHARE * self.step(streams)
+
+    def _comparable(self, line: Line) -> bool:
+        return line.known and self.steps.known

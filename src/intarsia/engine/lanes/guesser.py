@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from intarsia.engine.budget import PageBudget
 from intarsia.engine.lanes.acceptance import Acceptance
-from intarsia.engine.lanes.choice import PROBE_EVERY, Prospect, choose
+from intarsia.engine.lanes.choice import Prospect, choose
 from intarsia.engine.lanes.costs import Costs
 from intarsia.engine.lanes.lane import Lane
 from intarsia.engine.lanes.mtp import MtpGuesses
@@ -16,6 +16,8 @@ GuessSource = Callable[[Lane, int], "list[int] | None"]
 MTP_PRIOR = 0.7
 COPY_PRIOR = 0.7
 MOST_UNABSORBED = 64
+PROBE_EVERY = 24
+"""In every so many steps, streams whose guesses do not pay try one, since text and load change."""
 
 
 class Guesser:
@@ -36,6 +38,7 @@ class Guesser:
         self._costs = costs
         self._mtp = mtp
         self._source = source
+        self._steps = 0
 
     def record(self, lane: Lane, right: int) -> None:
         """Learn that the first `right` of the lane's guesses were right."""
@@ -53,8 +56,10 @@ class Guesser:
             if prospect is not None:
                 guessing.append(lane)
                 prospects.append(prospect)
+        self._steps += 1
+        probing = int(self._steps % PROBE_EVERY == 0)
         for lane, prospect, count in zip(guessing, prospects, self._counts(prospects), strict=True):
-            count = self._probe(lane, count)
+            count = max(count, probing)
             if prospect.copied:
                 lane.drafts = lane.drafts[:count]
             elif count and self._budget.grow(lane, lane.unabsorbed.first, lane.done + count):
@@ -109,13 +114,6 @@ class Guesser:
 
     def _counts(self, prospects: Sequence[Prospect]) -> list[int]:
         return choose(prospects, self._costs) if prospects else []
-
-    def _probe(self, lane: Lane, count: int) -> int:
-        lane.quiet = 0 if count else lane.quiet + 1
-        if lane.quiet >= PROBE_EVERY:
-            lane.quiet = 0
-            return 1
-        return count
 
 
 def _expected(rates: Sequence[float]) -> float:

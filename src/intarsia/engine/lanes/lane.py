@@ -75,8 +75,6 @@ class Lane:
     """The drafts were copied from earlier text."""
     forced_drafts: bool = False
     """The drafts are not guessed: the reply's rules force them."""
-    quiet: int = 0
-    """Steps without guesses, since none would have paid."""
     masks: Tensor | None = None
     """What the grammar allows at every row of the next step, int32 [drafts + 1, ceil(V / 32)]."""
     unabsorbed: Unabsorbed = field(default_factory=Unabsorbed)

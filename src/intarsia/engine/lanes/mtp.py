@@ -15,6 +15,9 @@ from intarsia.kernels.rows import Piece, rows_of
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
 
+MOST_MEASURED = 8
+"""Rows a lane in passes that are measured: more are prompts, which cost otherwise."""
+
 
 @dataclass(slots=True)
 class _Chain:
@@ -47,19 +50,19 @@ class MtpGuesses:
         if not lanes:
             return
         begin = time.perf_counter()
-        writing = all(lane.prompt_left == 0 for lane, _ in lanes)
+        rows = sum(lane.unabsorbed.count for lane, _ in lanes)
         state, selected, last = self._absorb([lane for lane, _ in lanes])
         chains = [
             _Chain(lane, count, row) for (lane, count), row in zip(lanes, last, strict=True) if count > 0
         ]
         chains = self._guess(chains, state)
-        if writing:
-            self._costs.record_absorb(time.perf_counter() - begin)
+        if rows <= MOST_MEASURED * len(lanes):
+            self._costs.absorbs.record(rows, time.perf_counter() - begin)
         while chains:
-            begin = time.perf_counter()
+            begin, streams = time.perf_counter(), len(chains)
             state, selected = self._extend(chains, state, selected)
             chains = self._guess(chains, state)
-            self._costs.record_chain(time.perf_counter() - begin)
+            self._costs.chains.record(streams, time.perf_counter() - begin)
 
     def _absorb(self, lanes: Sequence[Lane]) -> tuple[Tensor, Tensor, list[int]]:
         """The layer's rows, what they attended to, and the number of each lane's last row."""
