@@ -84,7 +84,10 @@ class Piece:
 def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
     """Lay out `pieces` as rows on the device of `page_table`, recurrent ones first, padded."""
     ordered = sorted(pieces, key=lambda piece: not piece.recurrent)
-    tokens, positions, streams, starts = [], [], [], [0]
+    tokens: list[int] = []
+    positions: list[int] = []
+    streams: list[int] = []
+    starts = [0]
     for piece in ordered:
         count = len(piece.tokens)
         tokens += list(piece.tokens)

@@ -28,9 +28,7 @@ def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, l
     """
     top = routing.experts.shape[1]
     parts = torch.zeros(x.shape[0], top, x.shape[1], dtype=torch.float32, device=x.device)
-    for expert in routing.experts.unique().tolist():
-        if expert < 0:
-            continue
+    for expert in sorted(set(routing.experts.flatten().tolist()) - {-1}):
         where, slot = (routing.experts == expert).nonzero(as_tuple=True)
         inner = swiglu(linear(pad_rows(x[where]), _expert(gate_up, expert)), limit)
         y = linear(inner, _expert(down, expert), out_dtype=torch.float32)
