@@ -1,112 +1,69 @@
-"""Where every stored tensor goes in the network's weights: decided from headers, before a byte is read.
+"""Where every stored tensor goes in the weights of a network: decided from headers, before a byte is read.
 
 Consume and refuse: what the network needs and the checkpoint lacks, and what the checkpoint holds and nothing
-needs, are violations. Whole optional groups (MTP layer, vision tower) may be absent.
+needs, are violations. Whole optional groups (MTP layer, vision tower) may be absent. An architecture without
+data about its network keeps every module as a weight of its own.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
+from intarsia import formats
 from intarsia.checkpoint import Checkpoint, Module, TensorEntry, resolve
 from intarsia.checkpoint.checkpoint import nearest
+from intarsia.checkpoint.contracts import FREE
 from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.errors import Violation
-from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import VISION, TensorSpec, inventory
 from intarsia.families.glm5_next.runtime import RuntimeModule, runtime_modules
+from intarsia.families.registry import Family, family_of
 from intarsia.loading.errors import LoadError
+from intarsia.loading.layout import PLAIN, Arranged, Arrangement, Conversion, Piece, Slot, each_module
+from intarsia.selection.resolve import Selection, Target
 
-PLAIN = ("BF16", "F16", "F32")
 BLOCK_ROWS = 128
+__all__ = ["Arranged", "Arrangement", "Piece", "Slot", "arrange"]
+
 _SCALARS = frozenset(["weight_scale_2", "input_scale"])
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One stored tensor (or one set of compressed scales) and its place in the stack: expert and part."""
-
-    entries: tuple[TensorEntry, ...]
-    suffix: str
-    expert: int = 0
-    part: int = 0
-    codec: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One tensor of a run-time weight: its dtype and final shape; `scalar` has one number a source."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    scalar: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """One run-time weight: its tensors and what fills them. `format` None means a plain tensor."""
-
-    module: RuntimeModule
-    format: str | None
-    slots: Mapping[str, Slot]
-    pieces: tuple[Piece, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all its tensors."""
-        return sum(torch.Size(slot.shape).numel() * slot.dtype.itemsize for slot in self.slots.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """All run-time weights of a checkpoint. `unused` names whole groups that are stored and not needed."""
-
-    checkpoint: Checkpoint
-    config: Glm5NextConfig
-    weights: tuple[Arranged, ...]
-    mtp: bool
-    unused: tuple[str, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all weights once loaded."""
-        return sum(weight.nbytes for weight in self.weights)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes that will be read."""
-        return sum(entry.nbytes for w in self.weights for piece in w.pieces for entry in piece.entries)
-
-
-def arrange(checkpoint: Checkpoint) -> Arrangement:
-    """The arrangement of a glm5_next checkpoint.
+def arrange(checkpoint: Checkpoint, selection: Selection | None = None) -> Arrangement:
+    """The arrangement of a checkpoint, with the modules of `selection` encoded while they are read.
 
     Raises ConfigError, and LoadError with everything missing, left over, contradictory, of another shape, or
     not stackable.
     """
-    config = Glm5NextConfig.from_checkpoint_config(checkpoint.config)
-    mtp_prefixes = tuple(f"model.language_model.layers.{layer}." for layer in config.mtp_layers)
-    mtp = bool(mtp_prefixes) and any(name.startswith(mtp_prefixes) for name in checkpoint.tensors)
-    work = _Arranger(checkpoint, config, mtp)
-    weights = tuple(
-        arranged for module in runtime_modules(config, mtp=mtp) if (arranged := work.weight(module))
-    )
+    family = family_of(checkpoint.config)
+    work = _Arranger(checkpoint, family, selection)
+    weights = tuple(arranged for module in work.runtime() if (arranged := work.weight(module)))
     unused = work.leftovers()
     if work.violations:
         raise LoadError(str(checkpoint.path), work.violations)
-    return Arrangement(checkpoint, config, weights, mtp, unused)
+    return Arrangement(checkpoint, family, work.modules, weights, work.mtp, unused, selection)
 
 
 class _Arranger:
-    def __init__(self, checkpoint: Checkpoint, config: Glm5NextConfig, mtp: bool) -> None:
-        self.checkpoint = checkpoint
-        self.config = config
-        self.specs: Mapping[str, TensorSpec] = inventory(config, mtp=mtp, vision=True)
+    def __init__(self, checkpoint: Checkpoint, family: Family, selection: Selection | None) -> None:
+        self.family = family
+        self.config = family.glm5_next
+        self.mtp = bool(family.draft_prefixes) and any(
+            name.startswith(family.draft_prefixes) for name in checkpoint.tensors
+        )
+        self.specs: Mapping[str, TensorSpec] = {}
+        if self.config is not None:
+            self.specs = inventory(self.config, mtp=self.mtp, vision=True)
         resolution = resolve(checkpoint)
         self.modules: Mapping[str, Module] = resolution.modules
+        self.targets: Mapping[str, Target] = selection.targets if selection is not None else {}
         self.left = dict(checkpoint.tensors)
         self.violations = list(resolution.violations)
+
+    def runtime(self) -> Iterable[RuntimeModule]:
+        """The network's weights, or each module by itself where no network is known."""
+        if self.config is not None:
+            return runtime_modules(self.config, mtp=self.mtp)
+        return each_module(self.modules)
 
     def weight(self, module: RuntimeModule) -> Arranged | None:
         """The arrangement of one weight, or None when it cannot be (violations say why)."""
@@ -136,12 +93,14 @@ class _Arranger:
         if len(entries) < len(module.sources):
             return None
         for entry in entries:
+            if self.config is None:
+                continue
             if entry.dtype not in PLAIN:
                 self._add("plain-dtype", entry.name, entry.dtype, "one of " + ", ".join(PLAIN))
             self._check_shape(entry.name, entry.shape, self.specs[entry.name].shape)
         if len({entry.dtype for entry in entries}) > 1:
             self._mixed(module, (entry.dtype for entry in entries))
-        if any(entry.dtype not in PLAIN for entry in entries):
+        if self.config is not None and any(entry.dtype not in PLAIN for entry in entries):
             return None
         pieces = tuple(Piece((entry,), "weight", part=part) for part, entry in enumerate(entries))
         return Arranged(module, None, {"weight": Slot(torch_dtype(entries[0]), module.shape)}, pieces)
@@ -151,40 +110,63 @@ class _Arranger:
         if len(held) < len(module.sources):
             return None
         for found in held:
-            self._check_shape(found.name, found.shape, self.specs[f"{found.name}.weight"].shape)
-        kinds = {_kind(found) for found in held}
+            if self.config is not None:
+                self._check_shape(found.name, found.shape, self.specs[f"{found.name}.weight"].shape)
+        kinds = {self._kind(found) for found in held}
         if len(kinds) > 1:
             self._mixed(module, (kind[0] for kind in kinds))
             return None
         format_name = next(iter(kinds))[0]
-        rows = held[0].tensors["weight"].shape[0]
+        rows = (held[0].shape or (0, 0))[-2]
         if format_name == "FP8_PB_WO" and module.parts > 1 and rows % BLOCK_ROWS:
             self._add(
                 "stack-blocks", module.name, f"parts of {rows} rows", f"whole blocks of {BLOCK_ROWS} rows"
             )
-        pieces = tuple(
-            piece
-            for index, found in enumerate(held)
-            for piece in _pieces(found, index // module.parts, index % module.parts)
-        )
-        slots = {suffix: self._slot(module, held[0], suffix, format_name) for suffix in _suffixes(held[0])}
-        return Arranged(module, format_name, slots, pieces)
+        form = self._form(held[0])
+        slots = {
+            suffix: _slot(module, dtype, shape, suffix, format_name)
+            for suffix, (dtype, shape) in form.items()
+        }
+        pieces: list[Piece] = []
+        conversions: list[Conversion] = []
+        for index, found in enumerate(held):
+            expert, part = divmod(index, module.parts)
+            target = self.targets.get(found.name)
+            if target is None:
+                pieces += _pieces(found, expert, part)
+                continue
+            conversions.append(Conversion(target, expert, part))
+            if "input_scale" in form:
+                pieces.append(Piece((found.tensors["input_scale"],), "input_scale", expert, part))
+        return Arranged(module, format_name, slots, tuple(pieces), tuple(conversions))
 
-    def _slot(self, module: RuntimeModule, first: Module, suffix: str, format_name: str) -> Slot:
-        if first.codec is not None and suffix == "weight_scale":
-            rows, columns = (first.shape or (0, 0))[-2:]
-            dtype: torch.dtype = torch.float8_e4m3fn
-            shape: tuple[int, ...] = (rows, columns // 16)
-        else:
-            entry = first.tensors[suffix]
-            dtype, shape = torch_dtype(entry), entry.shape
-        scalar = suffix in _SCALARS or (format_name == "FP8" and suffix == "weight_scale")
-        experts = (module.shape[0],) if module.stack == "experts" else ()
-        if module.stack == "none":
-            return Slot(dtype, shape, scalar)
-        if scalar:
-            return Slot(dtype, (*experts, *((module.parts,) if module.parts > 1 else ())), True)
-        return Slot(dtype, (*experts, module.parts * shape[0], *shape[1:]))
+    def _form(self, module: Module) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """dtype and shape of the tensors a module has once loaded."""
+        target = self.targets.get(module.name)
+        if target is not None:
+            layout = formats.get(target.format).layout(module.shape or ())
+            form = {suffix: (spec.dtype, spec.shape) for suffix, spec in layout.items()}
+            if target.format == "NVFP4" and "input_scale" in module.tensors:
+                entry = module.tensors["input_scale"]
+                form["input_scale"] = torch_dtype(entry), entry.shape
+            return form
+        form = {}
+        for suffix in _suffixes(module):
+            if module.codec is not None and suffix == "weight_scale":
+                rows, columns = (module.shape or (0, 0))[-2:]
+                form[suffix] = torch.float8_e4m3fn, (rows, columns // 16)
+            else:
+                entry = module.tensors[suffix]
+                form[suffix] = torch_dtype(entry), entry.shape
+        return form
+
+    def _kind(self, module: Module) -> tuple[str, tuple[str, ...]]:
+        """What stacked matrices must share: the format and the names and types of their tensors."""
+        target = self.targets.get(module.name)
+        if target is not None:
+            return target.format, tuple(sorted(f"{suffix} " for suffix in self._form(module)))
+        format_name = module.format or module.tensors["weight"].dtype
+        return format_name, tuple(sorted(f"{suffix} {module.codec or ''}" for suffix in _suffixes(module)))
 
     def _module(self, name: str) -> Module | None:
         found = self.modules.get(name)
@@ -192,8 +174,8 @@ class _Arranger:
             self._missing(f"{name}.weight", "the network's inventory")
             return None
         for suffix, entry in found.tensors.items():
-            # A bias is no part of any format here; it stays in `left` and is refused with its name.
-            if suffix != "bias":
+            # A bias is no part of any format; where the network has no place for it, it is refused.
+            if suffix not in FREE:
                 self.left.pop(entry.name, None)
         return found
 
@@ -227,15 +209,21 @@ class _Arranger:
         )
 
 
-def _kind(module: Module) -> tuple[str, tuple[str, ...]]:
-    """What stacked matrices must share: the format and the names and types of their tensors."""
-    format_name = module.format or module.tensors["weight"].dtype
-    return format_name, tuple(sorted(f"{suffix} {module.codec or ''}" for suffix in _suffixes(module)))
+def _slot(
+    module: RuntimeModule, dtype: torch.dtype, shape: tuple[int, ...], suffix: str, format_name: str
+) -> Slot:
+    scalar = suffix in _SCALARS or (format_name == "FP8" and suffix == "weight_scale")
+    experts = (module.shape[0],) if module.stack == "experts" else ()
+    if module.stack == "none":
+        return Slot(dtype, shape, scalar)
+    if scalar:
+        return Slot(dtype, (*experts, *((module.parts,) if module.parts > 1 else ())), True)
+    return Slot(dtype, (*experts, module.parts * shape[0], *shape[1:]))
 
 
 def _suffixes(module: Module) -> list[str]:
     """Suffixes once loaded: the components of compressed scales become `weight_scale`."""
-    plain = [suffix for suffix in module.tensors if "." not in suffix and suffix != "bias"]
+    plain = [suffix for suffix in module.tensors if "." not in suffix and suffix not in FREE]
     return [*plain, "weight_scale"] if module.codec is not None else plain
 
 

@@ -14,3 +14,15 @@ class LoadError(ViolationsError):
 
 class ConvertError(IntarsiaError):
     """A weight that cannot be encoded, or a conversion that would overwrite its source."""
+
+
+class ResumeError(IntarsiaError):
+    """An unfinished export is in the way, or is not the one that is to be resumed."""
+
+
+class SourceChangedError(IntarsiaError):
+    """A file of the source is no longer what it was when the work began."""
+
+
+class ReloadError(IntarsiaError):
+    """New weights that do not fit the ones they are to replace."""

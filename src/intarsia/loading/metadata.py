@@ -4,10 +4,11 @@
 different ones. Unlisted modules are unquantized.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from intarsia.checkpoint import Module
 from intarsia.families.groups import container_of
 from intarsia.selection.resolve import Target
 
@@ -33,7 +34,17 @@ def quantized_layers(targets: Iterable[Target]) -> dict[str, Json]:
     return {container_of(target.module) or target.module: layer_config(target) for target in targets}
 
 
-def carriers(layers: Mapping[str, Json]) -> tuple[Json, Json]:
+def stored_layers(modules: Mapping[str, Module], targets: Collection[str]) -> dict[str, Json]:
+    """The entries of modules that were quantized before and stay as they are."""
+    kept = [
+        Target(module.name, module.format, "", "", codec=module.codec)
+        for module in modules.values()
+        if module.format is not None and module.name not in targets
+    ]
+    return quantized_layers(kept)
+
+
+def carriers(layers: Mapping[str, Json], kv_algo: str | None = None) -> tuple[Json, Json]:
     """The contents of `hf_quant_config.json` and of `quantization_config` for these `quantized_layers`."""
     producer = {"name": "intarsia", "version": version("intarsia")}
     ordered = {name: dict(layers[name]) for name in sorted(layers)}
@@ -41,7 +52,7 @@ def carriers(layers: Mapping[str, Json]) -> tuple[Json, Json]:
         "producer": producer,
         "quantization": {
             "quant_algo": "MIXED_PRECISION",
-            "kv_cache_quant_algo": None,
+            "kv_cache_quant_algo": kv_algo,
             "quantized_layers": ordered,
         },
     }
@@ -53,6 +64,8 @@ def carriers(layers: Mapping[str, Json]) -> tuple[Json, Json]:
         "producer": producer,
         "quant_method": "modelopt",
     }
+    if kv_algo is not None:
+        flat["kv_cache_quant_algo"] = kv_algo
     return nested, flat
 
 

@@ -1,18 +1,26 @@
-"""Loading a checkpoint's weights as they are stored, straight into their final place.
+"""Loading a checkpoint's weights straight into their final place, as stored or encoded on the way.
 
-The peak is the weights themselves and one weight more (on a device: one weight on the host).
+The peak is the weights themselves and the working memory of one step: some rows of one matrix, or the
+matrices of one expert that share a global scale.
 """
 
 import os
-from pathlib import Path
 
 import torch
 
 from intarsia import formats
-from intarsia.checkpoint import Checkpoint, Reader, open_checkpoint
+from intarsia.checkpoint import Checkpoint, open_checkpoint
+from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.progress import SILENT, Phase, Progress
 from intarsia.formats import Stored, csf
-from intarsia.loading.arrange import Arranged, Arrangement, Piece, Slot, arrange
+from intarsia.loading.arrange import arrange
+from intarsia.loading.converter import Converter
+from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Slot
+from intarsia.loading.sinks import Place
+from intarsia.loading.staging import Staging
+from intarsia.selection.manifest import Manifest
+from intarsia.selection.resolve import resolve
+from intarsia.selection.source import source_of
 
 Weight = Stored | torch.Tensor
 
@@ -20,52 +28,114 @@ Weight = Stored | torch.Tensor
 def load_weights(
     source: Arrangement | Checkpoint | str | os.PathLike[str],
     *,
+    manifest: Manifest | None = None,
     device: torch.device | str = "cpu",
+    budget: int | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Weight]:
-    """Run-time name -> weight of a glm5_next checkpoint, as stored; names are `families.glm5_next.runtime`'s.
+    """Run-time name -> weight of a checkpoint; what `manifest` names is encoded while it is read.
 
-    Matrices are Stored (unquantized ones too), everything else plain tensors. gate and up rows are stacked in
-    that order, experts in one tensor; compressed scales are expanded. Nothing is cast or encoded.
+    Names of a glm5_next checkpoint are `families.glm5_next.runtime`'s: gate and up rows are stacked in that
+    order, experts in one tensor. Any other architecture keeps its modules' names. Matrices are Stored
+    (unquantized ones too), everything else plain tensors; compressed scales are expanded. Without a manifest
+    nothing is cast or encoded; with one the bytes are those that `convert` writes.
 
-    Raises what `arrange` raises, before a weight is read, and the checkpoint layer's reading errors.
+    `budget` is the most working memory in bytes on `device`, beside the weights themselves.
+
+    Raises what `arrange` raises and SelectionError before a weight is read; BudgetError; ConvertError for a
+    weight that cannot be encoded; and the checkpoint layer's reading errors.
     """
-    if isinstance(source, str | Path | os.PathLike):
-        source = open_checkpoint(source)
-    plan = source if isinstance(source, Arrangement) else arrange(source)
+    plan = prepared(source, manifest)
     weights: dict[str, Weight] = {}
+    place = torch.device(device)
     with plan.checkpoint.reader() as reader, progress.phase("reading weights", plan.stored_bytes) as phase:
+        loader = Loader(plan, Staging(reader, place), phase, budget)
         for arranged in plan.weights:
-            weights[arranged.module.name] = load_weight(arranged, reader, phase, device)
+            weights[arranged.module.name] = loader.load(arranged)
     return weights
 
 
-def load_weight(arranged: Arranged, reader: Reader, phase: Phase, device: torch.device | str) -> Weight:
-    """One weight, filled piece by piece on the host and then moved if `device` is another."""
-    tensors = {suffix: torch.empty(slot.shape, dtype=slot.dtype) for suffix, slot in arranged.slots.items()}
-    for piece in arranged.pieces:
-        target = _place(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+def prepared(
+    source: Arrangement | Checkpoint | str | os.PathLike[str], manifest: Manifest | None = None
+) -> Arrangement:
+    """The arrangement of a source under a manifest; an Arrangement already has its selection."""
+    if isinstance(source, Arrangement):
+        return source
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    selection = resolve(manifest, source_of(checkpoint)) if manifest is not None else None
+    return arrange(checkpoint, selection)
+
+
+class Loader:
+    """Loads one weight after another. `ledger` knows the most working memory used."""
+
+    def __init__(self, plan: Arrangement, staging: Staging, phase: Phase, budget: int | None = None) -> None:
+        self._staging = staging
+        self._phase = phase
+        self._converter: Converter | None = None
+        if plan.selection is not None:
+            self._converter = Converter(plan.selection, plan.modules, staging, phase, budget)
+
+    @property
+    def most_working(self) -> int:
+        """The most working memory that conversion has held so far, in bytes."""
+        return self._converter.ledger.most if self._converter is not None else 0
+
+    def load(self, arranged: Arranged) -> Weight:
+        """One weight: its tensors are allocated once, at their final size, and filled in place."""
+        device = self._staging.device
+        tensors = {
+            suffix: torch.empty(slot.shape, dtype=slot.dtype, device=device)
+            for suffix, slot in arranged.slots.items()
+        }
+        self.fill(arranged, tensors)
+        if arranged.format is None:
+            return tensors["weight"]
+        return formats.get(arranged.format).stored(tensors)
+
+    def fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
+        """Fills tensors of the weight's slots."""
+        for piece in arranged.pieces:
+            self._fill(piece, place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
+            self._phase.advance(sum(entry.nbytes for entry in piece.entries))
+        if self._converter is not None and arranged.conversions:
+            self._converter.convert(
+                (conversion.target, Place(_views(tensors, arranged, conversion)))
+                for conversion in arranged.conversions
+            )
+
+    def _fill(self, piece: Piece, target: torch.Tensor) -> None:
         if piece.codec is None:
-            reader.read_into(piece.entries[0], target)
-        else:
-            components = {entry.name.rpartition(".")[2]: reader.read_entry(entry) for entry in piece.entries}
-            csf.decode_into(components, target, piece.codec)
-        phase.advance(sum(entry.nbytes for entry in piece.entries))
-    if arranged.format is None:
-        return tensors["weight"].to(device)
-    return formats.get(arranged.format).stored(tensors).to(device)
+            self._staging.fill(piece.entries[0], target)
+            return
+        components = {}
+        for entry in piece.entries:
+            part = torch.empty(entry.shape, dtype=torch_dtype(entry), device=self._staging.device)
+            self._staging.fill(entry, part)
+            components[entry.name.rpartition(".")[2]] = part
+        csf.decode_into(components, target, piece.codec)
 
 
-def _place(tensor: torch.Tensor, arranged: Arranged, slot: Slot, piece: Piece) -> torch.Tensor:
+def _views(
+    tensors: dict[str, torch.Tensor], arranged: Arranged, conversion: Conversion
+) -> dict[str, torch.Tensor]:
+    return {
+        suffix: place_of(tensors[suffix], arranged, slot, conversion)
+        for suffix, slot in arranged.slots.items()
+        if suffix != "input_scale"
+    }
+
+
+def place_of(tensor: torch.Tensor, arranged: Arranged, slot: Slot, place: Piece | Conversion) -> torch.Tensor:
     """The part of a stacked tensor that one source fills, as a contiguous view."""
     module = arranged.module
     if module.stack == "none":
         return tensor
     if module.stack == "experts":
-        tensor = tensor[piece.expert]
+        tensor = tensor[place.expert]
     if module.parts == 1:
         return tensor
     if slot.scalar:
-        return tensor[piece.part]
+        return tensor[place.part]
     rows = tensor.shape[0] // module.parts
-    return tensor[piece.part * rows : (piece.part + 1) * rows]
+    return tensor[place.part * rows : (place.part + 1) * rows]

@@ -92,7 +92,7 @@ def apply_recipe(name: str, source: Source) -> Manifest:
     """The manifest of exact names that a recipe means for this source.
 
     Where the recipe says NVFP4 and the source has no activation scales (BF16 never has), the weight-only
-    W4A16_NVFP4 is written. Modules already in the wanted format are left out. Raises RecipeNameError, and
+    W4A16_NVFP4 is written. Modules that are quantized already are left out. Raises RecipeNameError, and
     SelectionError for a source whose headers contradict its configuration.
     """
     chosen = recipe(name)
@@ -130,7 +130,8 @@ def _section(
 
 def _already(members: Iterable[SourceModule], wanted: str) -> bool:
     family = {"NVFP4", "W4A16_NVFP4"} if wanted.endswith("NVFP4") else {wanted}
-    return all(member.format in family for member in members)
+    # What is stored in another quantized format stays so: encoding it again is only done when asked by name.
+    return any(member.quantized for member in members) or all(member.format in family for member in members)
 
 
 def _format_for(name: str, rules: tuple[Rule, ...], source: Source) -> str | None:

@@ -1,0 +1,187 @@
+"""Encoding matrices as they are read: some rows at a time, straight to where they stay.
+
+Encoding is a pure function of a matrix (and, under a shared global scale, of the others that share it), so
+cutting the work into rows changes no byte.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from intarsia import formats
+from intarsia.checkpoint import Module
+from intarsia.core.errors import IntarsiaError
+from intarsia.core.progress import Phase
+from intarsia.loading.errors import ConvertError
+from intarsia.loading.layout import source_bytes
+from intarsia.loading.ledger import Ledger
+from intarsia.loading.sinks import Sink
+from intarsia.loading.sources import SIDE, MatrixSource
+from intarsia.loading.staging import Staging
+from intarsia.planning.items import needs_largest, unit_key
+from intarsia.planning.order import element_bytes
+from intarsia.planning.working import Step, Working
+from intarsia.selection.resolve import Selection, Target
+
+Job = tuple[Target, Sink]
+
+
+class Converter:
+    """Converts matrices of one selection. Largest magnitudes of groups read twice are remembered."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        modules: Mapping[str, Module],
+        staging: Staging,
+        phase: Phase,
+        budget: int | None = None,
+    ) -> None:
+        self._modules = modules
+        self._staging = staging
+        self._phase = phase
+        self._working = Working(staging.device.type, budget)
+        self.ledger = Ledger(budget)
+        self._units: dict[str, list[Target]] = {}
+        for target in selection.targets.values():
+            self._units.setdefault(_key(target), []).append(target)
+        self._largest: dict[str, torch.Tensor] = {}
+
+    def convert(self, jobs: Iterable[Job]) -> None:
+        """Encodes matrices into their sinks, those that share a global scale together.
+
+        Raises ConvertError naming the module and element that cannot be encoded, and BudgetError.
+        """
+        together: dict[str, list[Job]] = {}
+        for target, sink in jobs:
+            together.setdefault(_key(target), []).append((target, sink))
+        for key, unit in together.items():
+            self._unit(key, unit)
+
+    def _unit(self, key: str, jobs: Sequence[Job]) -> None:
+        steps = [self._step(target) for target, _ in jobs]
+        members = self._units[key]
+        hold = all(step.hold for step in steps) and len(jobs) == len(members)
+        with self.ledger.hold(max(step.nbytes for step in steps), jobs[0][0].module):
+            if hold:
+                self._encode_held(jobs, steps)
+                return
+            largest = None
+            if needs_largest(jobs[0][0].format):
+                if key not in self._largest:
+                    self._largest[key] = _most(self._largest_of(member) for member in members)
+                largest = self._largest[key]
+            for (target, sink), step in zip(jobs, steps, strict=True):
+                source = self._source(target)
+                self._encode(target, source, sink, step.rows, largest)
+                self._phase.advance(source_bytes(self._modules[target.module]))
+
+    def _encode_held(self, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
+        held = []
+        for target, _ in jobs:
+            source = self._source(target)
+            held.append(_Held(source, source.read(source.whole)))
+            self._phase.advance(source_bytes(self._modules[target.module]))
+        largest = _most(
+            self._check(target, matrix.weight, 0) for (target, _), matrix in zip(jobs, held, strict=True)
+        )
+        for (target, sink), step in zip(jobs, steps, strict=True):
+            self._encode(target, held.pop(0), sink, step.rows, largest)
+
+    def _encode(
+        self,
+        target: Target,
+        source: "MatrixSource | _Held",
+        sink: Sink,
+        rows: int,
+        largest: torch.Tensor | None,
+    ) -> None:
+        kind = formats.get(target.format)
+        for first in range(0, source.rows, rows):
+            part = source.read(range(first, min(first + rows, source.rows)))
+            problem: IntarsiaError | None = None
+            try:
+                stored = kind.encode(part, amax=largest)
+            except IntarsiaError as error:
+                problem = error
+            if problem is not None:
+                self._check(target, part, first)
+                raise _refused(target, problem)
+            for suffix, tensor in stored.tensors.items():
+                if tensor.ndim == 0:
+                    if first == 0:
+                        sink.put(suffix, 0, tensor)
+                    continue
+                blocks = target.format == "FP8_PB_WO" and suffix != "weight"
+                sink.put(suffix, first // SIDE if blocks else first, tensor)
+
+    def _largest_of(self, target: Target) -> torch.Tensor:
+        """The largest magnitude of a matrix that is not kept: reads all of it."""
+        source, step = self._source(target), self._step(target)
+        return _most(
+            self._check(target, source.read(range(first, min(first + step.rows, source.rows))), first)
+            for first in range(0, source.rows, step.rows)
+        )
+
+    def _check(self, target: Target, part: torch.Tensor, first: int) -> torch.Tensor:
+        """The largest magnitude of rows from `first` on; raises ConvertError for one that is not finite."""
+        low, high = part.aminmax()
+        largest = torch.maximum(low.abs(), high.abs()).float()
+        if not bool(torch.isfinite(largest)):
+            row, column = torch.nonzero(~torch.isfinite(part))[0].tolist()
+            raise ConvertError(
+                target.module,
+                found=f"{float(part[row, column])} at row {first + row}, column {column}",
+                expected=f"finite values for {target.format}",
+                action="repair the source",
+            )
+        return largest
+
+    def _source(self, target: Target) -> MatrixSource:
+        return MatrixSource(self._modules[target.module], self._staging)
+
+    def _step(self, target: Target) -> Step:
+        module = self._modules[target.module]
+        element = element_bytes(module.format)
+        unit = sum(_numel(self._modules[member.module]) for member in self._units[_key(target)]) * element
+        return self._working.step(
+            target.module,
+            target.format,
+            (module.shape or (0,))[-1],
+            element=element,
+            unit=unit,
+            stored=module.format,
+        )
+
+
+class _Held:
+    """A matrix in memory, read like one that is not."""
+
+    def __init__(self, source: MatrixSource, weight: torch.Tensor) -> None:
+        self.rows = source.rows
+        self.weight = weight
+
+    def read(self, rows: range) -> torch.Tensor:
+        return self.weight[rows.start : rows.stop]
+
+
+def _key(target: Target) -> str:
+    return unit_key(target.module, target.format, target.group)
+
+
+def _most(values: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(values)).amax()
+
+
+def _numel(module: Module) -> int:
+    rows, columns = (module.shape or (0, 0))[-2:]
+    return rows * columns
+
+
+def _refused(target: Target, problem: IntarsiaError) -> ConvertError:
+    return ConvertError(
+        target.module,
+        found=problem.found,
+        expected=f"{problem.expected} for {target.format}",
+        action=problem.action,
+    )
