@@ -8,7 +8,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_module_map_is_current():
-    done = subprocess.run([sys.executable, ROOT / "tools" / "module_map.py"], capture_output=True, text=True)
+    command = [sys.executable, ROOT / "tools" / "module_map.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -19,8 +19,8 @@ STREAM = 0
 class ModelRunner:
     """One stream over `model`, with caches for `window` tokens and up to `max_drafts` drafts a step.
 
-    Prompt rows run in the chunked form on the absolute 64-token grid, verified rows in the recurrent form, one
-    row at a time in effect: what a row computes does not depend on how many drafts follow it.
+    Prompt rows run in the chunked form on the absolute 64-token grid, verified rows in the recurrent form,
+    one row at a time in effect: what a row computes does not depend on how many drafts follow it.
     """
 
     def __init__(
@@ -74,11 +74,15 @@ class ModelRunner:
         return self.model.head(pad_rows(hidden[last : last + 1]))[0]
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
-        """Append rows without committing them; logits float32 [n, V]. A second call before `commit` is refused."""
+        """Append rows without committing them; logits float32 [n, V]. `commit` must follow."""
         if self._verified is not None:
-            raise StepOrderError("verify", found="rows that were neither kept nor dropped", action="call commit first")
+            raise StepOrderError(
+                "verify", found="rows that were neither kept nor dropped", action="call commit first"
+            )
         if not 1 <= len(tokens) <= 1 + self.max_drafts:
-            raise StepOrderError("verify", found=f"{len(tokens)} rows", expected=f"1 to {1 + self.max_drafts}")
+            raise StepOrderError(
+                "verify", found=f"{len(tokens)} rows", expected=f"1 to {1 + self.max_drafts}"
+            )
         self.model.check_tokens(tokens)
         self._check_window(self._length + len(tokens))
         self._pool.ensure(STREAM, self._length + len(tokens))
@@ -106,8 +110,8 @@ class ModelRunner:
     def draft(self, pending: int, count: int, pick: Pick) -> list[int]:
         """Up to `count` tokens that may follow `pending`, the token at the committed length.
 
-        `pick(logits [V], position)` chooses the token at `position`. The MTP layer first takes in the committed
-        rows it has not seen, with the main model's hidden; further drafts feed on its own.
+        `pick(logits [V], position)` chooses the token at `position`. The MTP layer first takes in the
+        committed rows it has not seen, with the main model's hidden; further drafts feed on its own.
         """
         if not self.can_draft or count < 1 or not self._unabsorbed:
             return []
@@ -134,7 +138,7 @@ class ModelRunner:
         return rows_of([Piece(STREAM, position, tokens, recurrent)], self.state.page_table)
 
     def _absorb_prompt(self, tokens: Sequence[int], begin: int, hidden: Tensor) -> None:
-        """Show the MTP layer every row of a prompt piece whose next token is known; keep the last one of the prompt."""
+        """Show the MTP layer the rows of a prompt piece whose next token is known; keep the prompt's last one."""
         following = list(tokens[begin + 1 : begin + 1 + hidden.shape[0]])
         if following:
             self._mtp(following, begin, hidden[: len(following)])
@@ -150,11 +154,16 @@ class ModelRunner:
     def _chain(self, token: int, position: int, hidden: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
         """A further draft row. With a shared index it attends to what the last true row selected."""
         self._pool.ensure(STREAM, position + 1)
-        shared = pad_rows(selected.unsqueeze(0), -1) if self.model.config.index_share_for_mtp_iteration else None
+        shared = (
+            pad_rows(selected.unsqueeze(0), -1) if self.model.config.index_share_for_mtp_iteration else None
+        )
         return self._mtp([token], position, hidden.unsqueeze(0), shared)
 
     def _check_window(self, tokens: int) -> None:
         if tokens > self.window:
             raise WindowError(
-                "stream", found=f"{tokens} tokens", expected=f"at most {self.window}", action="use a larger window"
+                "stream",
+                found=f"{tokens} tokens",
+                expected=f"at most {self.window}",
+                action="use a larger window",
             )

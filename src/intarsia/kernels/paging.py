@@ -7,13 +7,13 @@ from intarsia.kernels.rows import Rows
 
 
 def physical_rows(table: Tensor, positions: Tensor, page: int) -> Tensor:
-    """Row numbers, int64, in a cache viewed as [pages * page, width]; `table` int32 [pages of a window] of one stream."""
+    """Row numbers int64 in a cache viewed as [pages * page, width]; `table` int32 [pages] is one stream's."""
     positions = positions.to(torch.int64)
     return table[positions // page].to(torch.int64) * page + positions % page
 
 
 def write_rows(cache: Tensor, values: Tensor, rows: Rows) -> None:
-    """Store one value a row in `cache` [pages + 1, page, width] at the row's own position; padding rows write nothing."""
+    """Store a value a row in `cache` [pages + 1, page, width] at its position; padding rows write nothing."""
     real = int(rows.starts[-1])
     page = cache.shape[1]
     positions = rows.positions[:real].to(torch.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -15,13 +16,13 @@ NO_STREAM = -1
 class Rows:
     """Rows of several streams, padded to a multiple of 16 (see `intarsia.core.rows`).
 
-    The rows of one stream are consecutive and form a segment, positions rising by one. Segments in the recurrent
-    form (decode and verify rows) come first, then those in the prompt form. Padding rows belong to no segment
-    and to stream -1: they write to no cache, and what is computed for them is never read.
+    The rows of one stream are consecutive and form a segment, positions rising by one. Segments in the
+    recurrent form (decode and verify rows) come first, then those in the prompt form. Padding rows belong to
+    no segment and to stream -1: they write to no cache, and what is computed for them is never read.
 
     tokens int64 [R] · positions int32 [R] · streams int32 [R] · starts int32 [segments + 1], the first row of
-    each segment, the last entry being the number of real rows · page_table int32 [streams, pages of a window],
-    the physical page of each logical page.
+    each segment, the last entry being the number of real rows · page_table int32 [streams, pages of a
+    window], the physical page of each logical page.
     """
 
     tokens: Tensor
@@ -47,7 +48,7 @@ class Rows:
                 position=int(self.positions[begin]),
                 recurrent=index < self.recurrent_segments,
             )
-            for index, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for index, (begin, end) in enumerate(pairwise(bounds))
         ]
 
 

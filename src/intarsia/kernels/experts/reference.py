@@ -4,8 +4,8 @@ gate+up is one stacked matrix, gate rows first: [2I, D], or [E, 2I, D] for exper
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F
 
 from intarsia.core.rows import pad_rows
 from intarsia.formats.stored import Stored

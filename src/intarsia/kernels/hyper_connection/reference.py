@@ -1,4 +1,5 @@
-"""Hyper-connections as published for GLM-5.3: a doubly stochastic mix of the streams (Sinkhorn), all in float32.
+"""Hyper-connections as published for GLM-5.3: a doubly stochastic mix of the streams (Sinkhorn), all in
+float32.
 
 X is the residual state [R, N, D] of N streams. A site's weights are `fn` [N*(N+2), N*D], `base` [N*(N+2)] and
 `scale` [3], in the order pre, post, mix.
@@ -7,15 +8,15 @@ X is the residual state [R, N, D] of N streams. A site's weights are `fn` [N*(N+
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F
 
 POST_MULTIPLIER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class HyperMix:
-    """One site's coefficients, float32: `pre` [R, N], `post` [R, N], `mixing` [R, N, N] from stream i to stream j."""
+    """One site's float32 coefficients: `pre` and `post` [R, N], `mixing` [R, N, N] from stream i to stream j."""
 
     pre: Tensor
     post: Tensor

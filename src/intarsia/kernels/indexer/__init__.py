@@ -2,6 +2,6 @@
 
 from intarsia.kernels.indexer.pooling import pool_keys
 from intarsia.kernels.indexer.scoring import score_pools
-from intarsia.kernels.indexer.selection import selected_width, select_tokens
+from intarsia.kernels.indexer.selection import select_tokens, selected_width
 
 __all__ = ["pool_keys", "score_pools", "select_tokens", "selected_width"]

@@ -11,9 +11,9 @@ from intarsia.kernels.rows import Rows
 def pool_keys(keys: Tensor, gates: Tensor, ape: Tensor, tail: Tensor, cache: Tensor, rows: Rows) -> None:
     """Fold `keys` and `gates` [R, D] into the pooled cache; unfinished groups wait in `tail`.
 
-    A group is `ape.shape[0]` tokens aligned to the start of the sequence. Its key is the sum over its tokens j of
-    softmax_j(gate_j + ape_j) * key_j, a separate softmax per channel. tail [streams, ring, 2 * D] holds the raw pairs
-    by position modulo its length; cache [pages + 1, page / group, D].
+    A group is `ape.shape[0]` tokens aligned to the start of the sequence. Its key is the sum over its tokens
+    j of softmax_j(gate_j + ape_j) * key_j, a separate softmax per channel. tail [streams, ring, 2 * D] holds
+    the raw pairs by position modulo its length; cache [pages + 1, page / group, D].
     """
     group = ape.shape[0]
     pairs = torch.cat([keys, gates], -1)

@@ -10,9 +10,9 @@ from intarsia.kernels.rows import Rows
 def score_pools(q: Tensor, weights: Tensor, cache: Tensor, rows: Rows, group: int) -> Tensor:
     """Scores float32 [R, pools of the window] of queries [R, H, D] with head weights [R, H].
 
-    cache [pages + 1, page / group, D]. A row may see the pools whose last token is at or before its own position;
-    all others score minus infinity. Pools are scored one page at a time, so that a score's bits do not
-    depend on the length of the context; pages that no row of a segment sees are skipped.
+    cache [pages + 1, page / group, D]. A row may see the pools whose last token is at or before its own
+    position; all others score minus infinity. Pools are scored one page at a time, so that a score's bits do
+    not depend on the length of the context; pages that no row of a segment sees are skipped.
     """
     heads, width = q.shape[1:]
     tile = cache.shape[1]

@@ -5,16 +5,17 @@ from torch import Tensor
 
 
 def selected_width(top_tokens: int, group: int) -> int:
-    """How many positions a selection has room for: the chosen pools and the visible tokens of the unfinished one."""
+    """How many positions a selection has room for: the chosen pools and what is visible of the unfinished one."""
     return top_tokens + group - 1
 
 
 def select_tokens(scores: Tensor, positions: Tensor, top_tokens: int, group: int) -> Tensor:
     """Token positions int32 [R, selected_width], rising, -1 where there is none.
 
-    scores float32 [R, P], minus infinity for pools that the row must not see. The best `top_tokens / group` pools
-    are kept, of equal scores those with the lowest number; the tokens of the unfinished pool are always seen.
-    A row on the last token of a pool has no unfinished pool, and does not see itself unless its pool is kept.
+    scores float32 [R, P], minus infinity for pools that the row must not see. The best `top_tokens / group`
+    pools are kept, of equal scores those with the lowest number; the tokens of the unfinished pool are
+    always seen. A row on the last token of a pool has no unfinished pool, and does not see itself unless its
+    pool is kept.
     """
     rows, pools = scores.shape
     kept = min(top_tokens // group, pools)

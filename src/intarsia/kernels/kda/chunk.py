@@ -1,6 +1,7 @@
 """One chunk of up to 64 tokens of the delta rule as matrix products.
 
-With G the running sum of the log decay inside the chunk (a vector over key channels) and S0 the state before it:
+With G the running sum of the log decay inside the chunk (a vector over key channels) and S0 the state before
+it:
 
     A[t, s] = beta_t sum_c k_t[c] k_s[c] exp(G_t[c] - G_s[c])     for s < t, else 0
     R = (I + A)^-1;  U = R diag(beta) V;  W = R diag(beta) (K exp(G));  V' = U - W S0
@@ -8,8 +9,8 @@ With G the running sum of the log decay inside the chunk (a vector over key chan
     S1 = diag(exp(G_last)) S0 + sum_s (k_s exp(G_last - G_s)) V'_s^T
 
 G may fall to -320 in 64 tokens, so exp(G_t) exp(-G_s) would overflow. Only differences that are at most zero
-are exponentiated: blocks of 16 rows take the G before the block as reference against all earlier blocks, and the
-block itself is formed channel by channel.
+are exponentiated: blocks of 16 rows take the G before the block as reference against all earlier blocks, and
+the block itself is formed channel by channel.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class ChunkTerms:
-    """What a chunk contributes whatever the state before it is, float32 with heads first; rows beyond the chunk are zero."""
+    """What a chunk contributes whatever the state before it, float32, heads first; missing rows are zero."""
 
     u: Tensor  # [H, 64, V]
     w: Tensor  # [H, 64, K]
@@ -36,8 +37,8 @@ class ChunkTerms:
 def chunk_terms(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> ChunkTerms:
     """Terms of up to 64 rows: q, k, g [T, H, K], v [T, H, V], beta [T, H].
 
-    Missing rows are filled with zeros (k = 0, beta = 0, g = 0), which changes nothing, so that a row's bits do not
-    depend on how many rows follow it in its chunk.
+    Missing rows are filled with zeros (k = 0, beta = 0, g = 0), which changes nothing, so that a row's bits
+    do not depend on how many rows follow it in its chunk.
     """
     q, k, v, g, beta = (_heads_first(x) for x in (q, k, v, g, beta.unsqueeze(-1)))
     total = g.cumsum(1)

@@ -7,7 +7,8 @@ UNIT_EPS = 1e-6
 
 
 def log_decay(f: Tensor, a_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:
-    """The log decay g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias)), float32 [R, H, K], from `f` [R, H * K].
+    """The log decay g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias)), float32 [R, H, K], from `f` [R, H
+    * K].
 
     a_log [H] acts per head, dt_bias [H * K] per channel. With the bound -5, g lies in (-5, 0).
     """

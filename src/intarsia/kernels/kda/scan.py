@@ -2,9 +2,9 @@
 
 S = diag(exp(g)) S;  d = beta (v - S^T k);  S = S + k d^T;  o = S^T q        S float32 [K, V] per head
 
-A stream has several copies of its state. A recurrent segment leaves the state after its row j in copy j, so that
-a verified draft is taken back by naming an earlier copy; a prompt segment leaves its last state in copy 0. Which
-copy is current is the caller's to say (`current` is read here, and set when rows are committed).
+A stream has several copies of its state. A recurrent segment leaves the state after its row j in copy j, so
+that a verified draft is taken back by naming an earlier copy; a prompt segment leaves its last state in copy
+0. Which copy is current is the caller's to say (`current` is read here, and set when rows are committed).
 """
 
 import torch
@@ -14,7 +14,9 @@ from intarsia.kernels.kda.chunk import CHUNK, chunk_terms, run_chunk
 from intarsia.kernels.rows import Rows, Segment
 
 
-def scan(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor, current: Tensor, rows: Rows) -> Tensor:
+def scan(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tensor, current: Tensor, rows: Rows
+) -> Tensor:
     """What every row reads, float32 [R, H, V]; `memory` [streams, copies, H, K, V] is advanced.
 
     q, k, g float32 [R, H, K], q and k of unit length and q already scaled; v [R, H, V]; beta [R, H];
@@ -32,7 +34,9 @@ def scan(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, memory: Tenso
     return out
 
 
-def _recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, copies: Tensor) -> Tensor:
+def _recurrent(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, copies: Tensor
+) -> Tensor:
     out = []
     for row in range(q.shape[0]):
         state = state * g[row].exp().unsqueeze(-1)
@@ -47,7 +51,7 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: 
 def _in_chunks(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, copies: Tensor, segment: Segment
 ) -> Tensor:
-    """Chunks on absolute multiples of 64 tokens; a segment that starts or ends inside one runs a partial chunk."""
+    """Chunks on absolute multiples of 64 tokens; a segment may start or end inside one."""
     out = torch.empty_like(v)
     begin = 0
     while begin < segment.count:

@@ -1,8 +1,8 @@
 """y = x W^T with W decoded on the fly."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F
 
 from intarsia.kernels.weights import Weight, dense
 

@@ -1,8 +1,8 @@
 """Norms in float32 with one rounding at the end, so that a float32 weight is used as stored."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -22,7 +22,8 @@ class Routing:
 def route(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, scaling: float) -> Routing:
     """The `top` experts by sigmoid(x W^T) + bias, ties to the lowest number.
 
-    Weights are the sigmoid values at the chosen, without the bias, divided by (their sum + 1e-20), times `scaling`.
+    Weights are the sigmoid values at the chosen, without the bias, divided by (their sum + 1e-20), times
+    `scaling`.
     """
     scores = torch.sigmoid(torch.nn.functional.linear(x.float(), dense(weight, torch.float32)))
     order = torch.sort(scores + bias.float(), dim=1, descending=True, stable=True).indices[:, :top]

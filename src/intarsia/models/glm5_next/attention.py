@@ -40,9 +40,15 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
 
 
 def mla(
-    x: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows, selected: Tensor | None = None
+    x: Tensor,
+    w: MlaWeights,
+    config: Glm5NextConfig,
+    cache: MlaCache,
+    rows: Rows,
+    selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Latent attention of normed rows [R, D]: its float32 output [R, D] and the token positions it attended to.
+    """Latent attention of normed rows [R, D]: its float32 output [R, D] and the token positions it attended
+    to.
 
     With `selected` [R, S] given the indexer does not run, and nothing is written for it.
     """
@@ -60,7 +66,7 @@ def mla(
 def select(
     x: Tensor, q_latent: Tensor, w: IndexerWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows
 ) -> Tensor:
-    """Token positions int32 [R, S] that each row attends to; folds the rows' keys into the pooled cache first."""
+    """Token positions int32 [R, S] that each row attends to; the rows' own keys are pooled first."""
     heads, group = config.index_n_heads, config.index_kpool
     keys = layer_norm(linear(x, w.wk), w.k_norm, w.k_norm_bias, INDEX_NORM_EPS)
     pool_keys(keys, linear(x, w.gate), w.ape, cache.tail, cache.pooled, rows)

@@ -1,6 +1,6 @@
 """GLM-5.3-Flash: the text network and its MTP layer over rows of several streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,12 +22,17 @@ PROMPT_ROWS = 1024  # rows of a prompt that run at once; a multiple of the 64-to
 
 
 class Glm5NextModel:
-    """The network with its weights in stored form. Activations are `dtype`; what the formulas need wide is float32."""
+    """The network, weights in stored form, activations in `dtype`; what formulas need wide is float32."""
 
     def __init__(
-        self, config: Glm5NextConfig, weights: Mapping[str, Weight], *, dtype: torch.dtype, device: torch.device | str
+        self,
+        config: Glm5NextConfig,
+        weights: Mapping[str, Weight],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
     ) -> None:
-        """Take exactly the weights of `config` (families.glm5_next.runtime names); ModelWeightsError otherwise."""
+        """Take exactly the weights that families.glm5_next.runtime names; ModelWeightsError otherwise."""
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
@@ -39,12 +44,17 @@ class Glm5NextModel:
         """Empty caches for this network."""
         return State(self.config, settings, dtype=self.dtype, device=self.device)
 
-    def hidden(self, rows: Rows, state: State) -> Tensor:
-        """Run rows through all main layers; the final-normed hidden rows [R, D]."""
+    def hidden(self, rows: Rows, state: State, watch: Callable[[int, Tensor], None] | None = None) -> Tensor:
+        """Run rows through all main layers; the final-normed hidden rows [R, D].
+
+        `watch(layer, streams)` sees the residual streams [R, hc_mult, D] that each layer leaves.
+        """
         x = embed(rows.tokens, self.weights.embedding, self.dtype)
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
         for index, layer in enumerate(self.weights.layers):
             streams = self._layer(index, layer, streams, state, rows)
+            if watch is not None:
+                watch(index, streams)
         return rms_norm(hyper.merge(streams), self.weights.norm, self.config.rms_norm_eps)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -54,15 +64,19 @@ class Glm5NextModel:
     def mtp_hidden(
         self, rows: Rows, hidden: Tensor, state: State, selected: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Run rows through the MTP layer: its normed hidden rows [R, D] and the positions its attention selected.
+        """Run rows through the MTP layer: its normed hidden rows [R, D] and the positions its attention
+        selected.
 
-        Row i carries the token at position i + 1 in `rows.tokens`, its own position i in `rows.positions`, and in
-        `hidden` [R, D] the final-normed hidden of position i: of the main model, or of the previous draft. The
-        embedding counts as zero at position 0. `head` turns the result into logits of the token at i + 2.
+        Row i carries the token at position i + 1 in `rows.tokens`, its own position i in `rows.positions`,
+        and in `hidden` [R, D] the final-normed hidden of position i: of the main model, or of the previous
+        draft. The embedding counts as zero at position 0. `head` turns the result into logits of the token
+        at i + 2.
         """
         w, eps = self.weights.mtp, self.config.rms_norm_eps
         if w is None:
-            raise StateError("mtp", found="a checkpoint without an MTP layer", action="run without MTP drafts")
+            raise StateError(
+                "mtp", found="a checkpoint without an MTP layer", action="run without MTP drafts"
+            )
         embedded = embed(rows.tokens, self.weights.embedding, self.dtype)
         embedded = embedded.masked_fill((rows.positions == 0).unsqueeze(1), 0)
         joined = torch.cat([rms_norm(embedded, w.enorm, eps), rms_norm(hidden, w.hnorm, eps)], -1)
@@ -71,7 +85,9 @@ class Glm5NextModel:
         attention = w.block.attention
         if isinstance(attention, KdaWeights):
             raise StateError("mtp", found="linear attention", expected="latent attention in the MTP layer")
-        y, selected = mla(rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected)
+        y, selected = mla(
+            rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected
+        )
         x = (x.float() + y).to(self.dtype)
         y = feed_forward(rms_norm(x, w.block.mlp_norm, eps), w.block.mlp, self.config, rows)
         x = (x.float() + y).to(self.dtype)

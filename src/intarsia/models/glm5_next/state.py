@@ -15,8 +15,9 @@ DEFAULT_PAGE = 512
 class StateSettings:
     """How much state to hold.
 
-    streams: sequences at once; window: tokens a stream may grow to; pages: pages of `page` tokens shared by all
-    streams; step_rows: rows of one stream that a recurrent step may run before some are taken back (1 + drafts).
+    streams: sequences at once; window: tokens a stream may grow to; pages: pages of `page` tokens shared by
+    all streams; step_rows: rows of one stream that a recurrent step may run before some are taken back (1 +
+    drafts).
     """
 
     streams: int
@@ -32,7 +33,7 @@ class StateSettings:
 
 @dataclass(frozen=True, slots=True)
 class MlaCache:
-    """One MLA layer's views: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], raw tail ring."""
+    """One MLA layer: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], raw tail ring."""
 
     latents: Tensor
     pooled: Tensor
@@ -51,14 +52,19 @@ class KdaCache:
 class State:
     """All caches of a network. One tensor a cache family; the last page is the null page.
 
-    latents [M, pages + 1, page, L] and pooled [M, pages + 1, page / group, D], M counting the MLA layers and then the
-    MTP layer; tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32; window
-    [kda layers, streams, ring, channels]; current int32 [streams], the copy that holds a stream's committed state;
-    page_table int32 [streams, pages of a window], null where nothing is mapped.
+    latents [M, pages + 1, page, L] and pooled [M, pages + 1, page / group, D], M counting the MLA layers and
+    then the MTP layer; tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32;
+    window [kda layers, streams, ring, channels]; current int32 [streams], the copy that holds a stream's
+    committed state; page_table int32 [streams, pages of a window], null where nothing is mapped.
     """
 
     def __init__(
-        self, config: Glm5NextConfig, settings: StateSettings, *, dtype: torch.dtype, device: torch.device | str
+        self,
+        config: Glm5NextConfig,
+        settings: StateSettings,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
     ) -> None:
         if settings.page % config.index_kpool:
             raise StateError(
@@ -113,5 +119,13 @@ class State:
     @property
     def nbytes(self) -> int:
         """Bytes of all caches."""
-        tensors = (self.latents, self.pooled, self.tail, self.memory, self.window, self.current, self.page_table)
+        tensors = (
+            self.latents,
+            self.pooled,
+            self.tail,
+            self.memory,
+            self.window,
+            self.current,
+            self.page_table,
+        )
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
