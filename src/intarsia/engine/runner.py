@@ -138,7 +138,7 @@ class ModelRunner:
         return rows_of([Piece(STREAM, position, tokens, recurrent)], self.state.page_table)
 
     def _absorb_prompt(self, tokens: Sequence[int], begin: int, hidden: Tensor) -> None:
-        """Show the MTP layer the rows of a prompt piece whose next token is known; keep the prompt's last one."""
+        """Show the MTP layer the rows of a prompt piece whose next token is known; keep the last."""
         following = list(tokens[begin + 1 : begin + 1 + hidden.shape[0]])
         if following:
             self._mtp(following, begin, hidden[: len(following)])

@@ -16,7 +16,7 @@ POST_MULTIPLIER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class HyperMix:
-    """One site's float32 coefficients: `pre` and `post` [R, N], `mixing` [R, N, N] from stream i to stream j."""
+    """One site's float32 coefficients: `pre` and `post` [R, N], `mixing` [R, N, N] from stream i to j."""
 
     pre: Tensor
     post: Tensor

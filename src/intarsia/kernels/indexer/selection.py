@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def selected_width(top_tokens: int, group: int) -> int:
-    """How many positions a selection has room for: the chosen pools and what is visible of the unfinished one."""
+    """How many positions a selection has room for: the chosen pools and the visible part of one more."""
     return top_tokens + group - 1
 
 

@@ -33,7 +33,7 @@ class StateSettings:
 
 @dataclass(frozen=True, slots=True)
 class MlaCache:
-    """One MLA layer: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], raw tail ring."""
+    """One MLA layer: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], tail ring."""
 
     latents: Tensor
     pooled: Tensor
