@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol, Union
 import tyro
 
 from intarsia.cli.audit import Audit
+from intarsia.cli.bench import Bench
 from intarsia.cli.chat import Chat
 from intarsia.cli.convert import Convert
 from intarsia.cli.generate import Generate
@@ -44,6 +45,7 @@ COMMANDS: dict[str, type[Command]] = {
     "generate": Generate,
     "chat": Chat,
     "serve": Serve,
+    "bench": Bench,
 }
 
 
