@@ -26,6 +26,7 @@ CASES = [
     ("\n<think>hm</think>yes", False, ("hm", "\nyes")),
     ("a < b <think>no</think>", False, ("", "a < b <think>no</think>")),
     ("hm</think>yes</think><think>", True, ("hm", "yes</think><think>")),
+    ("hm</think><think>b", True, ("hm", "<think>b")),
     ("<thin", False, ("", "<thin")),
     ("", True, ("", "")),
 ]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from intarsia.core.errors import UsageError
 from intarsia.engine import sampling
 from intarsia.engine.sampling import SamplingSettings, draw
+from intarsia.engine.sampling import candidates as candidates_module
 from intarsia.engine.sampling.candidates import PADDING, Candidates, pack, unpack
 from intarsia.engine.sampling.fixedpoint import FRACTION_BITS, MASS_BITS, distances, gumbel, masses, scale
+
+draw_module = sys.modules["intarsia.engine.sampling.draw"]  # the package exports the function of that name
 
 
 def one_row(values):
@@ -189,6 +193,22 @@ class TestDraw:
             drawn = draw(rows, torch.arange(4), choice)
             assert drawn[:3].tolist() == [-1, -1, -1]
             assert drawn[3] >= 0
+
+    def test_equal_sums_go_to_the_lowest_id(self, monkeypatch):
+        """Equal logits with equal noise, also where tiles of the vocabulary meet."""
+        for module in (candidates_module, draw_module):
+            monkeypatch.setattr(
+                module, "noise", lambda ids, rows: torch.zeros(len(rows.positions), ids.shape[1]).long()
+            )
+        monkeypatch.setattr(candidates_module, "_TILE", 8)
+        logits = torch.zeros(1, 30)
+        logits[0, [0, 1, 2]] = -1.0
+        for choice in (
+            SamplingSettings(temperature=1.0, seed=1),
+            SamplingSettings(temperature=1.0, seed=1, top_k=20),
+            SamplingSettings(temperature=1.0, seed=1, top_p=0.9),
+        ):
+            assert draw(logits, torch.arange(1), choice).item() == 3
 
     def test_small_and_large_temperatures(self):
         assert set(draws([0.0, 1.0], SamplingSettings(temperature=1e-4, seed=1), 300).tolist()) == {1}

@@ -49,10 +49,9 @@ class Candidates:
 
     @staticmethod
     def merged(parts: Sequence["Candidates"]) -> "Candidates":
-        """The candidates of several shards as those of their union, down to the highest of their floors."""
+        """The candidates of several shards as those of their union; its floor is the highest of theirs."""
         keys = torch.cat([part.keys for part in parts], dim=1).sort(dim=1, descending=True).values
         floor = torch.stack([part.floor for part in parts]).amax(0)
-        keys = keys.masked_fill(keys < floor[:, None], PADDING)
         return Candidates(keys, floor, torch.stack([part.mass for part in parts]).sum(0))
 
 
