@@ -77,7 +77,11 @@ class StreamedShard:
         self._hashes = {name: hashlib.sha256() for name in self._fixed}
         self.digests: dict[str, str] = {}
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115  (closed by finish or close)
-        reserve(self._file.fileno(), LENGTH_BYTES + self._room + position)
+        try:
+            reserve(self._file.fileno(), LENGTH_BYTES + self._room + position)
+        except OSError:
+            self.close()
+            raise
 
     @property
     def planned_bytes(self) -> int:

@@ -19,11 +19,12 @@ import torch
 from intarsia.checkpoint.checkpoint import CONFIG_NAME, Checkpoint, open_checkpoint
 from intarsia.checkpoint.dtypes import STORED
 from intarsia.checkpoint.errors import DiskSpaceError, DtypeError, TargetExistsError, WriteError
-from intarsia.checkpoint.header import MAX_RANK, MAX_TENSOR_NAME, METADATA
+from intarsia.checkpoint.header import LENGTH_BYTES, MAX_RANK, MAX_TENSOR_NAME, METADATA
 from intarsia.checkpoint.index import INDEX_NAME
 from intarsia.checkpoint.paths import lexical_problem, shard_problem
 
 DEFAULT_SHARD_BYTES = 4 << 30
+ALIGNMENT = 64
 HEADROOM = 16 << 20  # for indexes, configuration and the file system's own blocks
 
 ShardName = Callable[[int, int], str]
@@ -155,7 +156,8 @@ def _final_names(count: int, shard_name: ShardName) -> list[str]:
 def write_shard(path: Path, tensors: list[Named], metadata: Mapping[str, str]) -> None:
     """Write one safetensors file and flush it to the disk.
 
-    Wider types come first and the header is padded to eight bytes, so every tensor lies aligned.
+    Wider types come first and the data begins at a multiple of 64 bytes, so every tensor lies aligned for its
+    type and large ones for vector copies: the kernel copies from odd offsets at about half the speed.
     """
     ordered = sorted(tensors, key=lambda item: -item[1].element_size())
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
@@ -169,10 +171,10 @@ def write_shard(path: Path, tensors: list[Named], metadata: Mapping[str, str]) -
         }
         position += tensor.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGNMENT)
     _require_space(path.parent, len(text) + position)
     with open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for _, tensor in ordered:
             file.write(_tensor_bytes(tensor))
         file.flush()
