@@ -243,30 +243,51 @@ class TestRefusals:
 
 
 class TestDepth:
-    def test_grows_while_guesses_land_and_shrinks_while_they_miss(self):
-        depth = AdaptiveDepth(4)
+    @staticmethod
+    def follow(depth, steps, landing):
+        """Depths chosen over some steps in which the first `landing` guesses land."""
         seen = []
-        for _ in range(12):
+        for _ in range(steps):
             seen.append(depth.depth())
-            depth.record(depth.depth(), depth.depth())
-        assert seen == [2] * 4 + [3] * 4 + [4] * 4
-        seen = []
-        for _ in range(20):
-            seen.append(depth.depth())
-            depth.record(depth.depth(), 0)
-        assert seen == [4] * 3 + [3] * 4 + [2] * 4 + [1] * 9
+            depth.record(seen[-1], min(landing, seen[-1]))
+        return seen
 
-    def test_stays_in_between(self):
+    def test_stays_deep_while_guesses_land(self):
+        assert self.follow(AdaptiveDepth(4), 100, 4) == [4] * 100
+
+    def test_gives_up_places_that_miss_and_tries_them_again(self):
         depth = AdaptiveDepth(4)
-        for _ in range(20):
-            depth.record(2, 1)
-        assert depth.depth() == 2
+        seen = self.follow(depth, 300, 1)
+        assert seen[:3] == [4, 4, 1]
+        assert seen.count(1) > 280
+        assert 2 in seen[60:80]  # a trial of the second place
+        assert set(seen[2:]) == {1, 2}
+
+    def test_finds_a_better_time(self):
+        depth = AdaptiveDepth(3)
+        self.follow(depth, 200, 0)
+        seen = self.follow(depth, 200, 3)
+        assert seen[0] == 1
+        assert seen[-1] == 3
+
+    def test_never_below_one(self):
+        assert set(self.follow(AdaptiveDepth(1), 50, 0)) == {1}
+        assert min(self.follow(AdaptiveDepth(5), 200, 0)) == 1
+
+    def test_place_by_place(self):
+        """The first place lands always, the second in one of five steps: one guess a step is right."""
+        depth = AdaptiveDepth(3)
+        seen = []
+        for step in range(200):
+            seen.append(depth.depth())
+            depth.record(seen[-1], min(seen[-1], 2 if step % 5 == 0 else 1))
+        assert seen.count(1) > 150
 
     def test_steps_without_guesses_do_not_count(self):
         depth = AdaptiveDepth(3)
         for _ in range(20):
             depth.record(0, 0)
-        assert depth.depth() == 2
+        assert depth.depth() == 3
 
     @pytest.mark.parametrize("make", [lambda: AdaptiveDepth(0), lambda: FixedDepth(-1)])
     def test_bad_depths(self, make):

@@ -1,6 +1,5 @@
 """Drafters, and how far ahead they guess."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -85,39 +84,36 @@ class FixedDepth:
 
 
 class AdaptiveDepth:
-    """More guesses while most land, fewer while most miss; between 1 and `most`.
+    """As many guesses as are worth it, between 1 and `most`, judged place by place.
 
-    Judged over the last few steps at the present depth: a change starts the count again, so that one depth is
-    never judged by another's outcomes.
+    A place in the step is worth its row while the share of recent steps in which its guess landed is at least
+    `WORTH`. A place that was given up is tried again after `PAUSE` steps, for a few steps.
     """
 
-    STEPS: Final = 4
-    DEEPER_FROM: Final = 0.8
-    SHALLOWER_BELOW: Final = 0.5
+    WORTH: Final = 0.4
+    MEMORY: Final = 8
+    """Steps over which the share is averaged (exponentially)."""
+    TRIAL: Final = 0.5
+    """The share a place begins with: two misses in a row end a trial."""
+    PAUSE: Final = 64
 
     def __init__(self, most: int) -> None:
         if most < 1:
             raise UsageError("drafts", found=str(most), expected="1 or more")
-        self._most = most
-        self._depth = min(2, most)
-        self._outcomes: deque[tuple[int, int]] = deque(maxlen=self.STEPS)
+        self._shares = [self.TRIAL] * most
+        self._paused = 0
 
     def depth(self) -> int:
-        return self._depth
+        poor = (place for place, share in enumerate(self._shares) if share < self.WORTH)
+        return max(1, next(poor, len(self._shares)))
 
     def record(self, drafted: int, accepted: int) -> None:
-        if drafted == 0:
+        depth = self.depth()
+        for place in range(min(drafted, len(self._shares))):
+            self._shares[place] += ((place < accepted) - self._shares[place]) / self.MEMORY
+        if drafted == 0 or depth == len(self._shares):
             return
-        self._outcomes.append((drafted, accepted))
-        if len(self._outcomes) < self.STEPS:
-            return
-        tried = sum(drafted for drafted, _ in self._outcomes)
-        landed = sum(accepted for _, accepted in self._outcomes)
-        if landed >= self.DEEPER_FROM * tried and self._depth < self._most:
-            self._change(1)
-        elif landed < self.SHALLOWER_BELOW * tried and self._depth > 1:
-            self._change(-1)
-
-    def _change(self, by: int) -> None:
-        self._depth += by
-        self._outcomes.clear()
+        self._paused = self._paused + 1 if self.depth() == depth else 0
+        if self._paused >= self.PAUSE:
+            self._shares[depth] = self.TRIAL
+            self._paused = 0
