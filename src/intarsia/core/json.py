@@ -7,6 +7,7 @@ document costs a bounded amount of memory.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -39,12 +40,13 @@ def parse(
     max_depth: int | None = MAX_DEPTH,
     max_values: int = MAX_VALUES,
     object_hook: ObjectHook | None = None,
+    integers_only: bool = False,
 ) -> Any:
     """The value of one JSON document in UTF-8; `where` names it in errors.
 
     `max_depth=None` leaves the nesting to a caller that knows the whole structure (the decoder itself
     stops near 1,000). `object_hook` builds objects from pairs in place of `unique_object`, which it should
-    call for whatever it does not know.
+    call for whatever it does not know. `integers_only` refuses numbers with a point or an exponent.
 
     Raises JsonError for malformed text, duplicate keys, NaN and infinities, lone surrogates, and for more
     bytes, nesting or values than allowed.
@@ -52,7 +54,15 @@ def parse(
     problem = ""
     value: Any = None
     try:
-        value = _decode(data, max_bytes, max_values, object_hook or unique_object)
+        _check_size(data, max_bytes, max_values)
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=object_hook or unique_object,
+            parse_constant=_no_constant,
+            parse_float=_no_float if integers_only else None,
+        )
+        if b"\\u" in data and _SURROGATE.search(data):
+            _refuse_lone_surrogates(value)
     except _RefusedError as refusal:
         problem = str(refusal)
     except UnicodeDecodeError as error:
@@ -84,16 +94,12 @@ def type_name(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _decode(data: bytes, max_bytes: int, max_values: int, object_hook: ObjectHook) -> Any:
+def _check_size(data: bytes, max_bytes: int, max_values: int) -> None:
     if len(data) > max_bytes:
         raise _RefusedError(f"{len(data):,} bytes, more than {max_bytes:,}")
     # Every value is preceded by one of these, so their number bounds what decoding can allocate.
     if len(data) > max_values and data.count(b",") + data.count(b"[") + data.count(b"{") > max_values:
         raise _RefusedError(f"more than {max_values:,} values")
-    value = json.loads(data.decode(), object_pairs_hook=object_hook, parse_constant=_no_constant)
-    if b"\\u" in data and _SURROGATE.search(data):
-        _refuse_lone_surrogates(value)
-    return value
 
 
 def unique_object(pairs: Pairs) -> dict[str, Any]:
@@ -108,8 +114,20 @@ def unique_object(pairs: Pairs) -> dict[str, Any]:
     return unique
 
 
+def _finite(text: str) -> float:
+    """A number beyond the largest float would silently be read as infinity."""
+    value = float(text)
+    if math.isinf(value):
+        raise _RefusedError(f"the number {text[:40]}, which is too large")
+    return value
+
+
 def _no_constant(text: str) -> Any:
     raise _RefusedError(f"the value {text}")
+
+
+def _no_float(text: str) -> Any:
+    raise _RefusedError(f"the number {text[:40]} where only integers belong")
 
 
 def _refuse_lone_surrogates(value: Any) -> None:
