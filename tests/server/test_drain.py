@@ -61,8 +61,11 @@ def test_a_drain_has_a_time_limit():
         server.signal(signal.SIGINT)
         server.wait_for("drain ended", reason="time")
         assert server.wait() == 0
-        read_all(sock)
+        reply = read_all(sock)
+        assert b'"code":"draining"' in reply
+        assert reply.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert read_all(idle) == b""
+        assert all(line["level"] != "error" for line in server.lines)
         sock.close()
         idle.close()
 

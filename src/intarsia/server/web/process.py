@@ -127,12 +127,19 @@ class Process:
 
     async def _drain(self) -> None:
         """Wait for running replies; the socket stays open, so that new requests are told 503."""
-        deadline = asyncio.get_running_loop().time() + self._service.settings.drain_timeout
-        while self._service.active and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(POLL_SECONDS)
+        await self._until_idle(self._service.settings.drain_timeout)
         if self._service.active:
             log("drain ended", logging.WARNING, requests=self._service.active, reason="time")
+            # what still runs is told that the server ended it
+            await asyncio.to_thread(self._service.engine.close, drain=False, timeout=GRACE_SECONDS)
+            await self._until_idle(GRACE_SECONDS)
         self._server.should_exit = True
+
+    async def _until_idle(self, seconds: float) -> None:
+        """Wait until no request is open, or time is up."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self._service.active and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
