@@ -59,7 +59,7 @@ def parse(
             data.decode(),
             object_pairs_hook=object_hook or unique_object,
             parse_constant=_no_constant,
-            parse_float=_no_float if integers_only else None,
+            parse_float=_no_float if integers_only else _finite,
         )
         if b"\\u" in data and _SURROGATE.search(data):
             _refuse_lone_surrogates(value)
