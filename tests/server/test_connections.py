@@ -216,6 +216,7 @@ def test_a_reply_has_a_time_limit(strict):
         ("POST", CHAT, b"{}", {"Content-Type": "text/plain"}, 415),
         ("POST", CHAT, b"{}", {"Content-Encoding": "gzip"}, 415),
         ("POST", CHAT, b'{"a": 1, "a": 2}', {}, 400),
+        ("POST", CHAT, b'{"temperature": 1e999}', {}, 400),
         ("POST", CHAT, b"\xff\xfe", {}, 400),
         ("POST", CHAT, b"", {}, 400),
         ("POST", CHAT, b"[" * 100_000, {}, 400),
