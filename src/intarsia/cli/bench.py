@@ -1,13 +1,11 @@
 """intarsia bench: how fast a running server is under load."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from intarsia.cli.output import emit_json, note
-from intarsia.core.errors import UsageError
+from intarsia.cli.output import emit_json, note, read_key
 from intarsia.evidence.load.profiles import LoadSettings
 
 
@@ -32,20 +30,12 @@ class Bench(LoadSettings):
         from intarsia.evidence.load.client import Server
         from intarsia.evidence.load.run import run_load
 
-        told = run_load(Server.of(self.url, self._key()), self, _tell)
+        told = run_load(Server.of(self.url, read_key(self.api_key_file)), self, _tell)
         if self.json:
             emit_json(told)
         else:
             print("\n".join(lines(told)))
         return 1 if told["failed"] else 0
-
-    def _key(self) -> str | None:
-        if self.api_key_file is None:
-            return None
-        try:
-            return Path(self.api_key_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError("api-key-file", found=f"{error}", expected="a file with a key") from None
 
 
 def _tell(done: int, total: int) -> None:

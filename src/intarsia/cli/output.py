@@ -4,9 +4,10 @@ import json
 import os
 import sys
 import unicodedata
+from pathlib import Path
 from typing import Any
 
-from intarsia.core.errors import IntarsiaError, ViolationsError
+from intarsia.core.errors import IntarsiaError, UsageError, ViolationsError
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -48,6 +49,17 @@ def printable(text: str) -> str:
         character if character in "\n\t" or unicodedata.category(character) != "Cc" else "\ufffd"
         for character in text
     )
+
+
+def read_key(file: str | None) -> str | None:
+    """The API key in a file, for clients of a server. Raises UsageError for a file that cannot be read."""
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"{error}"
+    raise UsageError("api-key-file", found=problem, expected="a file with a key")
 
 
 def colours() -> bool:
