@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 18
+CHUNK = 1 << 19
 """Elements a core handles at a time: large enough to hide the cost of an operation, and within the caches."""
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intarsia.core.errors import Violation
-from intarsia.formats import checks, globals
+from intarsia.formats import checks, global_scales
 from intarsia.formats.base import Format, TensorSpec, as_slice
 from intarsia.formats.codes import E4M3_MAX, chunks, decode_e4m3_into, encode_e4m3_into, magnitude_bits
 from intarsia.formats.sources import per_row, require_finite, shared_amax, source, true_divide
@@ -62,19 +62,21 @@ class Fp8(Format):
 
     def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
         decode_e4m3_into(stored["weight"][rows], out)
-        out.mul_(globals.of_rows(stored["weight_scale"], stored.rows, rows))
+        out.mul_(global_scales.of_rows(stored["weight_scale"], stored.rows, rows))
 
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
         tensors, lead = dict(stored.tensors), stored.shape[:-2]
         tensors["weight"] = stored["weight"][..., as_slice(rows), as_slice(columns)]
-        tensors["weight_scale"] = globals.cut(self.name, stored["weight_scale"], len(lead), stored.rows, rows)
+        tensors["weight_scale"] = global_scales.cut(
+            self.name, stored["weight_scale"], len(lead), stored.rows, rows
+        )
         return Stored(self.name, tensors, (*lead, len(rows), len(columns)))
 
     def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
         return {
             "weight": join_e4m3(parts),
-            "weight_scale": globals.join(self.name, parts, "weight_scale"),
-            **globals.join_input_scale(parts),
+            "weight_scale": global_scales.join(self.name, parts, "weight_scale"),
+            **global_scales.join_input_scale(parts),
         }
 
     def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:

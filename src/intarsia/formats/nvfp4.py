@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from intarsia.core.errors import Violation
-from intarsia.formats import checks, globals
+from intarsia.formats import checks, global_scales
 from intarsia.formats.base import Format, TensorSpec, as_slice, whole_groups
 from intarsia.formats.codes import (
     E2M1_MAX,
@@ -118,7 +118,7 @@ class Nvfp4(Format):
         return (*lead, 2 * half)
 
     def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
-        scale_2 = globals.of_rows(stored["weight_scale_2"], stored.rows, rows)
+        scale_2 = global_scales.of_rows(stored["weight_scale_2"], stored.rows, rows)
         step = decode_e4m3(stored["weight_scale"][rows]).mul_(scale_2)
         decode_e2m1_into(stored["weight"][rows], out)
         out.view(-1, GROUP).mul_(step.view(-1, 1))
@@ -128,7 +128,9 @@ class Nvfp4(Format):
         tensors = dict(stored.tensors)
         tensors["weight"] = stored["weight"][..., row, columns.start // 2 : columns.stop // 2]
         tensors["weight_scale"] = stored["weight_scale"][..., row, groups]
-        tensors["weight_scale_2"] = globals.cut(self.name, stored["weight_scale_2"], lead, stored.rows, rows)
+        tensors["weight_scale_2"] = global_scales.cut(
+            self.name, stored["weight_scale_2"], lead, stored.rows, rows
+        )
         return Stored(self.name, tensors, (*stored.shape[:-2], len(rows), len(columns)))
 
     def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
@@ -137,8 +139,8 @@ class Nvfp4(Format):
             "weight_scale": torch.cat(
                 [part["weight_scale"].view(torch.uint8) for part in parts], dim=-2
             ).view(torch.float8_e4m3fn),
-            "weight_scale_2": globals.join(self.name, parts, "weight_scale_2"),
-            **globals.join_input_scale(parts),
+            "weight_scale_2": global_scales.join(self.name, parts, "weight_scale_2"),
+            **global_scales.join_input_scale(parts),
         }
 
     def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from intarsia.core.errors import Violation
 from intarsia.formats.errors import CsfError, CutError
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 """Histogram entries that are made at a time: it bounds the memory of an encoder, and stays in the caches."""
 
 
