@@ -147,7 +147,7 @@ class Converter:
         return self._working.step(
             target.module,
             target.format,
-            (module.shape or (0,))[-1],
+            module.shape or (0, 0),
             element=element,
             unit=unit,
             stored=module.format,

@@ -16,10 +16,14 @@ from intarsia.checkpoint.errors import DiskSpaceError, InvalidCheckpointError, W
 from intarsia.checkpoint.streamed import StreamedShard
 from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, HEADROOM
 from intarsia.core.progress import SILENT, Phase, Progress
+from intarsia.core.receipt import refuse_existing as refuse_receipt
+from intarsia.core.receipt import write as write_receipt
 from intarsia.loading.converter import Converter
 from intarsia.loading.errors import ConvertError, SourceChangedError
 from intarsia.loading.extras import companion_files, conversion_record, export_files
+from intarsia.loading.measure import Meter, Stopwatch
 from intarsia.loading.outputs import Output, outputs, shards
+from intarsia.loading.receipts import run_receipt
 from intarsia.loading.shard_sink import ShardSink
 from intarsia.loading.staging import Staging
 from intarsia.loading.workspace import Json, Workspace, refuse_existing, workspace
@@ -32,6 +36,7 @@ from intarsia.selection.source import source_of
 CsfChoice = Literal["block", "slab", "none"]
 _CODECS: dict[str, Codec] = {"block": "csf_32x2_v1", "slab": "nvfp4_slab"}
 COPY_BYTES = 16 << 20
+Hashes = dict[str, str]
 
 
 def convert(
@@ -45,6 +50,7 @@ def convert(
     resume: bool = False,
     device: torch.device | str = "cpu",
     budget: int | None = None,
+    receipt: str | os.PathLike[str] | None = None,
     progress: Progress = SILENT,
 ) -> Checkpoint:
     """Writes the checkpoint that a recipe or a manifest makes of `source`, and returns it opened.
@@ -57,22 +63,30 @@ def convert(
     The source is only read. `out` must not exist; it appears complete or not at all. A killed export leaves a
     hidden folder beside it, from which `resume` goes on to the same bytes.
 
+    `receipt` names a file for what this run took: seconds a phase, predicted and measured working memory.
+
     Raises SelectionError, ResumeError and DiskSpaceError before a weight is read; ConvertError for a weight
     that cannot be encoded; SourceChangedError; and the checkpoint layer's errors for reading and writing.
     """
-    checkpoint = open_checkpoint(source)
-    target = Path(out)
-    _refuse_overlap(checkpoint.path, target)
-    selection = select(checkpoint, recipe=recipe, manifest=manifest, csf=csf)
-    job = _Export(checkpoint, selection, target, shard_size)
+    if receipt is not None:
+        refuse_receipt(receipt)
+    watch = Stopwatch()
+    target, place = Path(out), torch.device(device)
+    with watch.phase("headers"):
+        checkpoint = open_checkpoint(source)
+        _refuse_overlap(checkpoint.path, target)
+        selection = select(checkpoint, recipe=recipe, manifest=manifest, csf=csf)
+        job = _Export(checkpoint, selection, target, shard_size)
+    meter = Meter(place) if receipt is not None else None
     if resume and job.already_there():
         return open_checkpoint(target)
     refuse_existing(target)
-    problem = ""
+    problem, hashes = "", {}
     try:
         with workspace(target, job.state(), resume=resume) as space:
             job.require_space(space)
-            job.run(space, torch.device(device), budget, progress)
+            with watch.phase("read, encode and write", job.source_bytes):
+                hashes = job.run(space, place, budget, progress)
     except OSError as error:
         problem = error.strerror or str(error)
     if problem:
@@ -82,6 +96,13 @@ def convert(
             expected="a folder that can be written",
             action="resume when there is room; nothing was left under the final name",
         )
+    if receipt is not None and meter is not None:
+        done = run_receipt(
+            "convert", checkpoint, selection.manifest, place,
+            {"out": str(target), "shard_size": shard_size, "resume": resume},
+            watch, meter.read(0), hashes, trusted=meter.trusted, budget=budget,
+        )  # fmt: skip
+        write_receipt(done, receipt)
     return open_checkpoint(target)
 
 
@@ -120,6 +141,11 @@ class _Export:
             raise WriteError(str(checkpoint.path), found="no tensors", expected="at least one")
         self.shards = shards(list(outputs(checkpoint, self.modules, selection)), shard_size)
         self.companions = companion_files(checkpoint.path)
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all tensors of the source."""
+        return sum(entry.nbytes for entry in self.checkpoint.tensors.values())
 
     def state(self) -> Json:
         """What makes this export the same as one that was begun before."""
@@ -160,9 +186,9 @@ class _Export:
                 action="free some space or choose another disk",
             )
 
-    def run(self, space: Workspace, device: torch.device, budget: int | None, progress: Progress) -> None:
-        """Writes every shard that is not there yet, then the small files, and publishes."""
-        total = sum(entry.nbytes for entry in self.checkpoint.tensors.values())
+    def run(self, space: Workspace, device: torch.device, budget: int | None, progress: Progress) -> Hashes:
+        """Writes every shard that is not there yet, then the small files, and publishes; tensor hashes."""
+        total = self.source_bytes
         records = []
         kept = True
         try:
@@ -180,6 +206,7 @@ class _Export:
             ):
                 space.write(space.checkpoint / name, content)
             space.publish()
+            return {name: digest for record in records for name, digest in record["tensors"].items()}
         except (OSError, KeyboardInterrupt):
             raise
         except BaseException:

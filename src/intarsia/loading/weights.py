@@ -12,10 +12,16 @@ from intarsia import formats
 from intarsia.checkpoint import Checkpoint, open_checkpoint
 from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.progress import SILENT, Phase, Progress
+from intarsia.core.receipt import refuse_existing as refuse_receipt
+from intarsia.core.receipt import write as write_receipt
 from intarsia.formats import Stored, csf
 from intarsia.loading.arrange import arrange
+from intarsia.loading.calibration import LayerMax
+from intarsia.loading.calibration import layer_max_input_scale as calibrated
 from intarsia.loading.converter import Converter
 from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Slot
+from intarsia.loading.measure import Meter, Stopwatch
+from intarsia.loading.receipts import run_receipt, weight_hashes
 from intarsia.loading.sinks import Place
 from intarsia.loading.staging import Staging
 from intarsia.selection.manifest import Manifest
@@ -31,6 +37,8 @@ def load_weights(
     manifest: Manifest | None = None,
     device: torch.device | str = "cpu",
     budget: int | None = None,
+    layer_max_input_scale: LayerMax = "off",
+    receipt: str | os.PathLike[str] | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Weight]:
     """Run-time name -> weight of a checkpoint; what `manifest` names is encoded while it is read.
@@ -41,17 +49,42 @@ def load_weights(
     nothing is cast or encoded; with one the bytes are those that `convert` writes.
 
     `budget` is the most working memory in bytes on `device`, beside the weights themselves.
+    `layer_max_input_scale` gives the experts of a layer one activation scale (see `calibration`). `receipt`
+    names a file for the hashes of all tensors, the seconds of each phase, and predicted and measured memory.
 
     Raises what `arrange` raises and SelectionError before a weight is read; BudgetError; ConvertError for a
-    weight that cannot be encoded; and the checkpoint layer's reading errors.
+    weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
     """
-    plan = prepared(source, manifest)
-    weights: dict[str, Weight] = {}
+    if receipt is not None:
+        refuse_receipt(receipt)
+    watch = Stopwatch()
+    with watch.phase("headers"):
+        plan = prepared(source, manifest)
     place = torch.device(device)
-    with plan.checkpoint.reader() as reader, progress.phase("reading weights", plan.stored_bytes) as phase:
+    meter = Meter(place) if receipt is not None else None
+    weights: dict[str, Weight] = {}
+    with (
+        watch.phase("read and encode", plan.stored_bytes),
+        plan.checkpoint.reader() as reader,
+        progress.phase("reading weights", plan.stored_bytes) as phase,
+    ):
         loader = Loader(plan, Staging(reader, place), phase, budget)
         for arranged in plan.weights:
             weights[arranged.module.name] = loader.load(arranged)
+    weights = calibrated(weights, layer_max_input_scale)
+    if receipt is not None and meter is not None:
+        measured = meter.read(sum(weight.nbytes for weight in weights.values()))
+        with watch.phase("hash"):
+            hashes = weight_hashes(weights)
+        settings = {"layer_max_input_scale": layer_max_input_scale}
+        chosen = plan.selection.manifest if plan.selection is not None else None
+        write_receipt(
+            run_receipt(
+                "load", plan.checkpoint, chosen, place, settings, watch, measured, hashes,
+                trusted=meter.trusted, budget=budget,
+            ),
+            receipt,
+        )  # fmt: skip
     return weights
 
 

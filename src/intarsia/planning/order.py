@@ -78,7 +78,7 @@ class Loading:
             return self._working.step(
                 name,
                 item.form.format or "",
-                item.form.shape[-1],
+                item.form.shape,
                 element=element_bytes(item.stored),
                 unit=self._units[key],
                 stored=item.stored,

@@ -52,21 +52,22 @@ class Working:
         self,
         where: str,
         format_name: str,
-        columns: int,
+        shape: tuple[int, ...],
         *,
         element: int,
         unit: int,
         stored: str | None = None,
     ) -> Step:
-        """How to convert a matrix of `columns` columns to a format.
+        """How to convert a matrix of logical `shape` [rows, columns] to a format.
 
         `element` is the bytes of a source element once read (or decoded), `unit` the bytes of all matrices
         that share a global scale, `stored` the format of a quantized source. Raises BudgetError naming
         `where` when not even the smallest step fits.
         """
         block = max(_ROW_BLOCKS.get(format_name, 1), _ROW_BLOCKS.get(stored or "", 1))
+        rows, columns = shape
         row = columns * (TEMPORARY + element)
-        wanted = max(1, self.elements // (columns * block)) * block
+        wanted = min(max(1, self.elements // (columns * block)), -(-rows // block)) * block
         shared = format_name in NEEDS_LARGEST
         if self.budget is None:
             hold = shared and unit <= HOLD_BYTES
@@ -80,5 +81,5 @@ class Working:
             )
         hold = shared and unit <= HOLD_BYTES and unit + block * row <= self.budget
         left = self.budget - (unit if hold else 0)
-        rows = min(wanted, left // row // block * block)
-        return Step(rows, hold, rows * row + (unit if hold else 0))
+        fitting = min(wanted, left // row // block * block)
+        return Step(fitting, hold, fitting * row + (unit if hold else 0))
