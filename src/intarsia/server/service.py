@@ -11,7 +11,7 @@ from intarsia.engine.events import EngineLike
 from intarsia.engine.text.assets import TextAssets
 from intarsia.server.errors import NotFoundError
 from intarsia.server.grammar.compiler import GrammarCompiler
-from intarsia.server.output.markers import THINK, THINK_END
+from intarsia.server.output.markers import ASSISTANT, THINK, THINK_END
 from intarsia.server.settings import ServerSettings
 
 TRANSLATORS = 2
@@ -42,6 +42,12 @@ class ServedModel:
     """Where it was loaded from, as it was asked for."""
     created: int = field(default_factory=lambda: int(time.time()))
     weights: Callable[[], Sequence[WeightRow]] = tuple
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a reply: the checkpoint's, and the mark of a turn, which cannot be inside one."""
+        turn = self.text.tokenizer.token(ASSISTANT)
+        return self.text.stop_tokens | ({turn} if turn is not None else set())
 
     @property
     def name(self) -> str:
@@ -76,9 +82,7 @@ class Service:
         self.settings = settings
         self.model = model
         self.engine = engine
-        self.grammars = GrammarCompiler(
-            model.tokenizer_json, model.vocab_size, sorted(model.text.stop_tokens)
-        )
+        self.grammars = GrammarCompiler(model.tokenizer_json, model.vocab_size, sorted(model.end_ids))
         # Parsing, tokenizing and compiling leave the event loop free, two at a time.
         self.translators = ThreadPoolExecutor(TRANSLATORS, thread_name_prefix="translate")
         self.started = time.monotonic()

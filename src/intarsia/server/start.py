@@ -41,7 +41,7 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
         root=source,
         weights=lambda: rows,
     )
-    engine = Engine(network, settings, end_ids=text.stop_tokens, pieces=text.tokenizer)
+    engine = Engine(network, settings, end_ids=model.end_ids, pieces=text.tokenizer)
     return Service(settings, model, engine.start())
 
 

@@ -89,6 +89,10 @@ class ChatTemplate:
                 self._start()
             return self._ask({"variables": variables}, self._seconds)
 
+    def mentions(self, variable: str) -> bool:
+        """False if the template cannot depend on a variable, because nothing in it has that name."""
+        return variable in self._source
+
     def check(self) -> None:
         """Compile the template now; raises `TemplateError` when it has a syntax error."""
         with self._lock:

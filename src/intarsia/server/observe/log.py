@@ -29,7 +29,7 @@ def start_log() -> None:
     """Write this package's and the HTTP server's messages as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
-    levels = {"intarsia": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING}
+    levels = {"intarsia": logging.INFO, "uvicorn": logging.ERROR, "asyncio": logging.WARNING}
     for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

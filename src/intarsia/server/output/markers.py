@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 THINK = "<think>"
 THINK_END = "</think>"
+ASSISTANT = "<|assistant|>"
 CALL = "<tool_call>"
 CALL_END = "</tool_call>"
 KEY = "<arg_key>"

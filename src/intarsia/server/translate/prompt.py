@@ -10,6 +10,7 @@ from intarsia.core.json import JsonError, parse_object
 from intarsia.engine.text.assets import TextAssets
 from intarsia.engine.text.errors import MessageRefusedError, TemplateError
 from intarsia.engine.text.reasoning import begins_thinking
+from intarsia.engine.text.template import ChatTemplate
 from intarsia.server.errors import FailedError, InvalidRequestError
 from intarsia.server.wire.messages import AssistantMessage, Message, ToolMessage, text_of
 from intarsia.server.wire.tools import Tool
@@ -43,6 +44,7 @@ def render(
         raise InvalidRequestError(
             "The model has no chat template; use /v1/completions.", code="no_chat_template"
         )
+    _check_known(text.template, options, tools)
     plain = [_plain(message, f"messages[{number}]") for number, message in enumerate(messages)]
     offered = [_plain_tool(tool) for tool in tools]
 
@@ -67,6 +69,15 @@ def render(
         keep_at=tuple(ends),
         shared_at=tuple(end for end, place in zip(ends, sorted(cuts), strict=True) if cuts[place]),
     )
+
+
+def _check_known(template: ChatTemplate, options: Mapping[str, object], tools: Sequence[Tool]) -> None:
+    """Refuse what the template would silently leave out."""
+    if tools and not template.mentions("tools"):
+        raise InvalidRequestError("The model's chat template knows no tools.", field="tools")
+    for name in options:
+        if not template.mentions(name):
+            raise InvalidRequestError(f"The model's chat template knows no '{name}'.", field=name)
 
 
 def _refusing(render_whole: Any) -> str:

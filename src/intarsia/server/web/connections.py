@@ -10,17 +10,25 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from intarsia.server.errors import ApiError, InvalidRequestError, UnavailableError
 from intarsia.server.settings import ServerSettings
+from intarsia.server.web.refusals import error_body
 
 LARGEST_HEAD = 32 << 10
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 30, 10, 3
-_FULL_BODY = (
-    b'{"error":{"message":"Too many connections are open.","type":"server_error","param":null,'
-    b'"code":"too_many_connections"}}'
-)
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+
+
+def _closing(status: str, error: ApiError) -> bytes:
+    """A whole response before which there was no request that could be read."""
+    body = error_body(error)
+    headers = {"content-type": "application/json", "connection": "close", "content-length": str(len(body))}
+    lines = [f"HTTP/1.1 {status}", *(f"{k}: {v}" for k, v in {**headers, **error.headers}.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+_FULL = _closing(
+    "503 Service Unavailable",
+    UnavailableError("Too many connections are open.", code="too_many_connections", retry_after=5),
 )
 
 
@@ -63,6 +71,11 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._unset_head_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP in the same envelope as everything else, and close."""
+        self.transport.write(_closing("400 Bad Request", InvalidRequestError(msg, code="invalid_http")))
+        self.transport.close()
 
     def abort(self) -> None:
         """Close at once; what is unsent is dropped."""

@@ -152,6 +152,7 @@ def _listen(settings: ServerSettings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # from here on clients wait instead of being refused
         listener.setblocking(False)
         return listener
     except OSError as error:

@@ -43,7 +43,7 @@ from intarsia.server.wire.tools import (
     ToolChoice,
 )
 
-LONGEST_PROMPT = 8 << 20
+LONGEST_PROMPT = 2_000_000
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Tokens = Annotated[list[TokenId], Meta(max_length=LONGEST_PROMPT)]
 

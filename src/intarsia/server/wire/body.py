@@ -9,7 +9,7 @@ from intarsia.core.json import JsonError, parse_object
 from intarsia.server.errors import InvalidRequestError
 
 MAX_DEPTH = 64
-MAX_VALUES = 4_000_000
+MAX_VALUES = 2_000_000
 _PLACE = re.compile(r"(?s)^(.*) - at `(\$[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.{0,200})`")
 _MISSING = re.compile(r"^Object missing required field `([^`]{1,200})`$")
