@@ -59,7 +59,7 @@ def main():
             weights = load_weights(checkpoint, manifest=manifest)
         else:
             weights = whole_layers(checkpoint)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:  # a library that cannot be mapped too
         print("refused", type(error).__name__)
         return
     print(status("VmHWM") - before, predicted, len(weights))

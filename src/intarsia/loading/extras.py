@@ -11,6 +11,7 @@ import msgspec
 
 from intarsia.checkpoint import Checkpoint, Module
 from intarsia.checkpoint.write import json_bytes
+from intarsia.families.groups import container_of
 from intarsia.loading.metadata import carriers, quantized_layers, stored_layers
 from intarsia.loading.workspace import Json, canonical
 from intarsia.selection.manifest import manifest_hash
@@ -76,6 +77,11 @@ def conversion_record(checkpoint: Checkpoint, selection: Selection, digests: Map
     Source files are named by size; their content is covered by the tensors' digests where it was copied, and
     by the encoders being pure functions where it was not.
     """
+    kept = {
+        container_of(name) or name: module.format
+        for name, module in selection.source.modules.items()
+        if module.quantized and name not in selection.targets
+    }
     document: dict[str, Any] = {
         "schema": RECORD_SCHEMA,
         "version": version("intarsia"),
@@ -86,6 +92,7 @@ def conversion_record(checkpoint: Checkpoint, selection: Selection, digests: Map
         },
         "manifest": msgspec.to_builtins(selection.manifest),
         "manifest_sha256": manifest_hash(selection.manifest),
+        "kept": kept,
         "tensors": dict(digests),
     }
     return document

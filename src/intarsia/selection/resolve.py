@@ -62,7 +62,7 @@ def resolve(manifest: Manifest, source: Source) -> Selection:
     targets: dict[str, Target] = {}
     for name, section in manifest.sections().items():
         work = _Section(name, section, source)
-        targets.update(work.targets(_scales(manifest, name)))
+        targets.update(work.targets(scale_policy(manifest, name)))
         violations.extend(work.violations())
     if violations:
         raise SelectionError("manifest", violations)
@@ -70,7 +70,8 @@ def resolve(manifest: Manifest, source: Source) -> Selection:
     return Selection(manifest, source, ordered)
 
 
-def _scales(manifest: Manifest, section: str) -> ScalePolicy:
+def scale_policy(manifest: Manifest, section: str) -> ScalePolicy:
+    """How a section keeps the scales of FP4 experts, with `inherit` resolved."""
     own = manifest.sections()[section].scales
     if own.policy != "inherit":
         return own
