@@ -21,6 +21,7 @@ from tests.models.oracle import tiny_config
 VOCAB = 61
 MASK = (1 << 24) - 1
 WEIGHTS = np.random.Generator(np.random.PCG64(7)).integers(1, 1 << 20, 1 << 14) | 1
+WEIGHT_LIST = WEIGHTS.tolist()
 PROMPT_FORM, RECURRENT_FORM = 0, 1
 # Columns of a hidden row.
 STATE, PAGES, RECENT, MTP_SUM, TOKENS = 0, 1, 2, 3, slice(4, 8)
@@ -50,6 +51,12 @@ def hash_logits(state: int, pages: int, convolution: int) -> Tensor:
     """Normally distributed logits [VOCAB]."""
     random = np.random.Generator(np.random.PCG64([state, pages, convolution]))
     return torch.from_numpy(random.standard_normal(VOCAB) * 3).float()
+
+
+def _logits(state: float, pages: float, convolution: float) -> Tensor:
+    if state != state:
+        return torch.full((VOCAB,), torch.nan)
+    return hash_logits(int(state), int(pages), int(convolution))
 
 
 @cache
@@ -88,6 +95,9 @@ class HashNetwork:
     def new_state(self, settings) -> State:
         return State(self.config, settings, dtype=self.dtype, device=self.device)
 
+    def check_tokens(self, tokens) -> None:
+        assert all(0 <= token < VOCAB for token in tokens)
+
     def hidden(self, rows, state: State) -> Tensor:
         out = torch.zeros(len(rows.tokens), self.config.hidden_size)
         segments = rows.segments()
@@ -102,7 +112,7 @@ class HashNetwork:
 
     def head(self, hidden: Tensor) -> Tensor:
         assert len(hidden) % 16 == 0
-        return torch.stack([self._logits(row) for row in hidden])
+        return torch.stack([_logits(*row) for row in hidden[:, :3].tolist()])
 
     def mtp_hidden(self, rows, hidden: Tensor, state: State, selected: Tensor | None = None):
         assert hidden.shape[0] == len(rows.tokens)
@@ -114,16 +124,16 @@ class HashNetwork:
             for row in range(segment.count):
                 position = segment.position + row
                 token = int(rows.tokens[segment.first + row])
-                before = hidden[segment.first + row]
+                before = hidden[segment.first + row, : TOKENS.stop].tolist()
                 known = cache.read(position)
                 complete = weighted(known - 1) == int(before[MTP_SUM])
                 if selected is None:
                     group = np.arange(position - position % GROUP, position)
                     complete &= bool((ring[group % len(ring)] == known[group]).all())
                     ring[position % len(ring)] = token + 1
-                cache.write(position, token + 1)
+                cache.write(position, np.array([token + 1]))
                 self.blind += not complete
-                out[segment.first + row] = self._next(before, token, position)
+                out[segment.first + row, : TOKENS.stop] = self._next(before, token, position)
         chosen = torch.full((len(rows.tokens), 4), -1, dtype=torch.int32)
         return out, chosen
 
@@ -135,40 +145,34 @@ class HashNetwork:
         form = RECURRENT_FORM if segment.recurrent else PROMPT_FORM
         reach = [p for p in range(segment.position - CONV + 1, segment.position) if p >= 0]
         last = [int(ring[p % len(ring)]) - 1 for p in reach]
+        known = cache.read(segment.position) - 1
+        pages, shifted = weighted(known), weighted(known[1:])
         for row, token in enumerate(tokens):
             position = segment.position + row
             value = mix(value, token, form)
             if segment.recurrent:
                 memory[row] = value
-            cache.write(position, token + 1)
             last.append(token)
-            known = cache.read(position + 1) - 1
-            out[row, STATE], out[row, PAGES], out[row, RECENT] = value, weighted(known), recent(last)
-            out[row, MTP_SUM] = weighted(known[1:])
-            out[row, TOKENS] = torch.tensor([-1] * CONV + last)[-CONV:].float()
-            if token == self.poison:
-                out[row] = torch.nan
+            pages = (pages + (token + 1) * WEIGHT_LIST[position]) & MASK
+            if position:
+                shifted = (shifted + (token + 1) * WEIGHT_LIST[position - 1]) & MASK
+            columns = [value, pages, recent(last), shifted, *([-1] * CONV + last)[-CONV:]]
+            out[row, : len(columns)] = torch.tensor(columns) if token != self.poison else torch.nan
+        cache.write(segment.position, np.array(tokens) + 1)
         if not segment.recurrent:
             memory[0] = value
         for p in range(max(0, segment.position + len(tokens) - len(ring)), segment.position + len(tokens)):
             if p >= segment.position:
                 ring[p % len(ring)] = tokens[p - segment.position] + 1
 
-    def _next(self, before: Tensor, token: int, position: int) -> Tensor:
+    def _next(self, before: list[float], token: int, position: int) -> Tensor:
         """The hidden row after `token`, as the main network will make it; wrong at every fourth hash."""
-        after = torch.zeros_like(before)
         last = [int(x) for x in before[TOKENS] if x >= 0] + [token]
-        after[STATE] = mix(int(before[STATE]), token, RECURRENT_FORM)
-        after[PAGES] = (int(before[PAGES]) + (token + 1) * int(WEIGHTS[position + 1])) & MASK
-        after[RECENT] = recent(last) + (int(after[STATE]) % 4 == 0)
-        after[MTP_SUM] = (int(before[MTP_SUM]) + (token + 1) * int(WEIGHTS[position])) & MASK
-        after[TOKENS] = torch.tensor([-1] * CONV + last)[-CONV:].float()
-        return after
-
-    def _logits(self, row: Tensor) -> Tensor:
-        if torch.isnan(row).any():
-            return torch.full((VOCAB,), torch.nan)
-        return hash_logits(int(row[STATE]), int(row[PAGES]), int(row[RECENT]))
+        state = mix(int(before[STATE]), token, RECURRENT_FORM)
+        pages = (int(before[PAGES]) + (token + 1) * WEIGHT_LIST[position + 1]) & MASK
+        shifted = (int(before[MTP_SUM]) + (token + 1) * WEIGHT_LIST[position]) & MASK
+        wrong = state % 4 == 0
+        return torch.tensor([state, pages, recent(last) + wrong, shifted, *([-1] * CONV + last)[-CONV:]])
 
     @staticmethod
     def _pages(latents: Tensor, table: Tensor, segment) -> "_Pages":
@@ -185,10 +189,10 @@ class _Pages:
     def read(self, count: int) -> np.ndarray:
         return self._flat[self._places(np.arange(count))]
 
-    def write(self, position: int, value: int) -> None:
-        place = int(self._places(np.array([position]))[0])
-        assert place // self._page != self._null, f"position {position} has no page"
-        self._flat[place] = value
+    def write(self, position: int, values: np.ndarray) -> None:
+        places = self._places(np.arange(position, position + len(values)))
+        assert (places // self._page != self._null).all(), f"position {position} has no page"
+        self._flat[places] = values
 
     def _places(self, positions: np.ndarray) -> np.ndarray:
         return self._table[positions // self._page].astype(np.int64) * self._page + positions % self._page

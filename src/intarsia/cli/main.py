@@ -15,6 +15,7 @@ import tyro
 from intarsia.cli.audit import Audit
 from intarsia.cli.bench import Bench
 from intarsia.cli.chat import Chat
+from intarsia.cli.check import Check
 from intarsia.cli.convert import Convert
 from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
@@ -42,6 +43,7 @@ COMMANDS: dict[str, type[Command]] = {
     "inspect": Inspect,
     "audit": Audit,
     "convert": Convert,
+    "check": Check,
     "generate": Generate,
     "chat": Chat,
     "serve": Serve,

@@ -1,0 +1,79 @@
+"""intarsia check: the engine's own checks on a checkpoint."""
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from intarsia.cli.options import CheckpointPath
+from intarsia.cli.output import emit_json, printable
+from intarsia.cli.progress import terminal_progress
+from intarsia.cli.tables import show_table
+from intarsia.core.config import LoadSettings
+
+if TYPE_CHECKING:
+    from intarsia.evidence.checks import CheckReport
+
+MOST_FAILURES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(LoadSettings):
+    """Run an engine check on a checkpoint: every stream's tokens must be those it gets alone.
+
+    lanes-cover drives every path once: each window width and kept part of it, stream counts, guesses and
+    copies, chunk sizes, kept states, cancellations, too little room. lanes-concurrent serves staggered
+    requests in threads. shared compares bits of shared steps. Exit code 1 when something differs or a path
+    was not taken.
+    """
+
+    check: Annotated[Literal["lanes-cover", "lanes-concurrent", "shared"], tyro.conf.Positional]
+    """Which check."""
+    path: CheckpointPath
+    """Folder of a checkpoint, or `demo`."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        import torch
+
+        from intarsia import api
+        from intarsia.evidence.checks import CHECKS
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        model = api.load(self.path, self.device, self.dtype, progress=terminal_progress())
+        report = CHECKS[self.check](model)
+        if self.json:
+            empty = [asdict(cell) for cell in report.empty]
+            emit_json({**asdict(report), "empty": empty, "passed": report.passed})
+        else:
+            show(report)
+        return 0 if report.passed else 1
+
+
+def show(report: "CheckReport") -> None:
+    """The coverage table, what differed, then one line that sums up."""
+    groups = defaultdict(list)
+    for cell in report.cells:
+        groups[cell.group].append(cell)
+    rows = [
+        (
+            group,
+            len(cells),
+            sum(cell.count for cell in cells),
+            ", ".join(c.name for c in cells if not c.count),
+        )
+        for group, cells in groups.items()
+    ]
+    show_table(report.name, ("paths", "cells", "taken", "never taken"), rows)
+    for failure in report.failures[:MOST_FAILURES]:
+        print(printable(failure))
+    if len(report.failures) > MOST_FAILURES:
+        print(f"and {len(report.failures) - MOST_FAILURES} more")
+    print(
+        f"{report.compared:,} compared, {len(report.failures)} differ, {len(report.empty)} of "
+        f"{len(report.cells)} cells empty, {report.seconds:.1f} s"
+    )
+    print("passed" if report.passed else "failed")

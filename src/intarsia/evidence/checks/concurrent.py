@@ -1,0 +1,73 @@
+"""Several streams with staggered arrivals through the real engine thread: each reply is the one it has
+alone."""
+
+import random
+import time
+from collections.abc import Sequence
+
+from intarsia.engine.requests import Request
+from intarsia.evidence.checks.bench import GREEDY, SAMPLED, SEEDED, Bench, Reader
+from intarsia.evidence.checks.coverage import CheckReport, Coverage
+from intarsia.models.glm5_next.model import Glm5NextModel
+
+SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "seeded": SEEDED}
+ARRIVALS = ("together", "staggered")
+LENGTHS = (3, 40, 64, 100, 190)
+LONGEST_PAUSE = 0.05
+PATIENCE = 600.0
+
+
+def check_lanes_concurrent(model: Glm5NextModel, *, seed: int = 0, most: int = 8) -> CheckReport:
+    """2 to `most` streams and one request more than streams, together and one after another, one cancelled.
+
+    Cells: how many streams there were, how many ran at once, how they arrived, were drawn and ended.
+    """
+    coverage = Coverage("lanes-concurrent")
+    coverage.expect("streams", range(2, most + 1))
+    coverage.expect("arrival", ARRIVALS)
+    coverage.expect("sampling", SAMPLINGS)
+    coverage.expect("ended", ("length", "cancelled"))
+    coverage.expect("at once", range(1, most + 1))
+    bench = Bench(model, coverage, window=512)
+    rng = random.Random(seed)
+    for streams in range(2, most + 1):
+        for arrival in ARRIVALS:
+            _round(bench, streams, arrival, rng)
+            coverage.took("streams", streams)
+            coverage.took("arrival", arrival)
+    return coverage.report()
+
+
+def _round(bench: Bench, streams: int, arrival: str, rng: random.Random) -> None:
+    coverage = bench.coverage
+
+    def watch(parts: Sequence[object]) -> None:
+        coverage.took("at once", max(len(parts), len(engine.loop.running)))
+
+    engine = bench.engine(streams=streams, watch=watch)
+    if arrival == "staggered":
+        engine.start()
+    readers = []
+    for index in range(streams + 1):
+        sampling = rng.choice(tuple(SAMPLINGS))
+        coverage.took("sampling", sampling)
+        request = Request(
+            id=f"request {index} of {streams} streams {arrival}",
+            tokens=bench.prompt(rng.randrange(4), rng.choice(LENGTHS)),
+            max_tokens=rng.choice((4, 12, 24)),
+            sampling=SAMPLINGS[sampling],
+        )
+        readers.append(Reader(request, engine.submit(request)))
+        if arrival == "staggered":
+            time.sleep(rng.random() * LONGEST_PAUSE)
+    if arrival == "staggered":
+        readers[-1].cancel()
+    else:
+        engine.start()
+    for reader in readers:
+        reader.read()
+        bench.check(reader)
+        if reader.finished is not None:
+            coverage.took("ended", reader.finished.reason)
+    engine.close(timeout=PATIENCE)
+    bench.check_clean(engine, f"{streams} streams {arrival}")
