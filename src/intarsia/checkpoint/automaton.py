@@ -10,8 +10,8 @@ the ends. Anything else (back references, look-around, counted repeats) is refus
 
 from intarsia.checkpoint.errors import RecipeError
 
-MAX_STATES = 50_000
-MAX_WORK = 20_000_000
+MAX_STATES = 30_000
+MAX_WORK = 4_000_000
 MAX_DEPTH = 20
 MAX_KNOWN_SETS = 20_000
 

@@ -120,7 +120,14 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
     problem = ""
     raw: dict[str, Any] = {}
     try:
-        raw = parse_object(text, shard, max_bytes=MAX_HEADER_BYTES, max_depth=None, object_hook=_compact)
+        raw = parse_object(
+            text,
+            shard,
+            max_bytes=MAX_HEADER_BYTES,
+            max_depth=None,
+            object_hook=_compact,
+            integers_only=True,
+        )
     except JsonError as error:
         problem = error.found
     if not problem and b"-0" in text and _NEGATIVE_ZERO.search(text):
@@ -131,12 +138,18 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
     metadata = _metadata(raw.pop(METADATA, {}), shard, findings)
     size = LENGTH_BYTES + len(text)
     entries: dict[str, TensorEntry] = {}
-    spans: list[tuple[int, int, str]] = []
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    # true equals 1 as a key of `known`, so its short cut is only for headers without booleans.
+    short_cut = b"true" not in text and b"false" not in text
     for name, value in raw.items():
-        entry = _entry(name, value, size, data_bytes, shard, findings)
+        entry = _known_entry(name, value, size, data_bytes, shard, known) if short_cut else None
+        if entry is None:
+            entry = _entry(name, value, size, data_bytes, shard, findings)
+            if entry is not None:
+                known[entry.dtype, entry.shape] = entry.end - entry.begin
         if entry is not None:
             entries[name] = entry
-            spans.append((entry.begin, entry.end, name))
+    spans = [(entry.begin, entry.end, entry.name) for entry in entries.values()]
     if len(entries) == len(raw):  # a refused entry already explains a hole
         _check_cover(spans, size, data_bytes, shard, findings)
     return Header(entries, metadata, size)
@@ -162,6 +175,33 @@ def _metadata(value: Any, shard: str, findings: Findings) -> dict[str, str]:
         )
         return {}
     return value
+
+
+def _known_entry(
+    name: str,
+    value: Any,
+    size: int,
+    data_bytes: int,
+    shard: str,
+    known: dict[tuple[str, tuple[int, ...]], int],
+) -> TensorEntry | None:
+    """An entry whose type and shape were checked before in the same header, which most were; else None."""
+    if type(value) is not tuple or not name or len(name) > MAX_TENSOR_NAME or not name.isprintable():
+        return None
+    dtype, shape, offsets = value
+    if type(dtype) is not str or type(shape) is not list or type(offsets) is not list or len(offsets) != 2:
+        return None
+    begin, end = offsets
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= data_bytes:
+        return None
+    sizes = tuple(shape)
+    try:
+        expected = known.get((dtype, sizes))
+    except TypeError:  # something in the shape is no number
+        return None
+    if expected != end - begin:
+        return None
+    return TensorEntry(name, dtype, sizes, shard, size + begin, size + end)
 
 
 def _entry(

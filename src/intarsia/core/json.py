@@ -152,7 +152,7 @@ def _walk(value: Any, visit: Callable[[Any], None]) -> None:
 
 def _deeper_than(value: Any, limit: int) -> bool:
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         level = [
             child
             for item in level
