@@ -18,8 +18,9 @@ import torch
 
 from intarsia.checkpoint.checkpoint import CONFIG_NAME, Checkpoint, open_checkpoint
 from intarsia.checkpoint.dtypes import STORED
+from intarsia.checkpoint.entry import MAX_RANK, MAX_TENSOR_NAME
 from intarsia.checkpoint.errors import DiskSpaceError, DtypeError, TargetExistsError, WriteError
-from intarsia.checkpoint.header import LENGTH_BYTES, MAX_RANK, MAX_TENSOR_NAME, METADATA
+from intarsia.checkpoint.header import LENGTH_BYTES, METADATA
 from intarsia.checkpoint.index import INDEX_NAME
 from intarsia.checkpoint.paths import lexical_problem, shard_problem
 
@@ -54,8 +55,8 @@ def write_checkpoint(
     is left at `out`.
     """
     target = Path(out)
-    _refuse_existing(target)
-    with _staging(target) as folder:
+    refuse_existing(target)
+    with staging(target) as folder:
         pieces, weight_map = _write_pieces(folder, tensors, shard_size, dict(metadata or {"format": "pt"}))
         names = _final_names(len(pieces), shard_name)
         for piece, name in zip(pieces, names, strict=True):
@@ -66,13 +67,13 @@ def write_checkpoint(
             "weight_map": {tensor: names[piece] for tensor, (piece, _) in weight_map.items()},
         }
         if names != ["model.safetensors"]:
-            _write_file(folder, INDEX_NAME, json_bytes(index))
+            write_file(folder, INDEX_NAME, json_bytes(index))
         if config is not None:
-            _write_file(folder, CONFIG_NAME, json_bytes(config))
+            write_file(folder, CONFIG_NAME, json_bytes(config))
         for name, content in (extra_files or {}).items():
             _write_extra(folder, name, content)
-        _flush_folders(folder)
-        _refuse_existing(target)
+        flush_folders(folder)
+        refuse_existing(target)
         folder.rename(target)
         _flush_folder(target.parent)
     return open_checkpoint(target)
@@ -83,7 +84,8 @@ def json_bytes(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _refuse_existing(target: Path) -> None:
+def refuse_existing(target: Path) -> None:
+    """Raises TargetExistsError when there is anything at the path, a dangling link too."""
     if os.path.lexists(target):
         raise TargetExistsError(
             str(target),
@@ -94,7 +96,7 @@ def _refuse_existing(target: Path) -> None:
 
 
 @contextmanager
-def _staging(target: Path) -> Iterator[Path]:
+def staging(target: Path) -> Iterator[Path]:
     """A folder beside `target` that is removed unless it was renamed; OSErrors become WriteErrors."""
     reason = ""
     folder: Path | None = None
@@ -172,7 +174,7 @@ def write_shard(path: Path, tensors: list[Named], metadata: Mapping[str, str]) -
         position += tensor.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGNMENT)
-    _require_space(path.parent, len(text) + position)
+    require_space(path.parent, len(text) + position)
     with open(path, "xb") as file:
         file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for _, tensor in ordered:
@@ -195,7 +197,8 @@ def _tensor_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def _require_space(folder: Path, needed: int) -> None:
+def require_space(folder: Path, needed: int) -> None:
+    """Raises DiskSpaceError unless the disk has `needed` bytes and some to spare."""
     free = shutil.disk_usage(folder).free
     if free < needed + HEADROOM:
         raise DiskSpaceError(
@@ -206,7 +209,8 @@ def _require_space(folder: Path, needed: int) -> None:
         )
 
 
-def _write_file(folder: Path, name: str, content: bytes) -> None:
+def write_file(folder: Path, name: str, content: bytes) -> None:
+    """Write a new file at a relative name inside the folder, and flush it to the disk."""
     if problem := lexical_problem(name):
         raise WriteError(name, found=problem, expected="a relative path inside the checkpoint")
     path = folder / name
@@ -218,10 +222,11 @@ def _write_file(folder: Path, name: str, content: bytes) -> None:
 
 
 def _write_extra(folder: Path, name: str, content: bytes | Path) -> None:
-    _write_file(folder, name, content if isinstance(content, bytes) else content.read_bytes())
+    write_file(folder, name, content if isinstance(content, bytes) else content.read_bytes())
 
 
-def _flush_folders(folder: Path) -> None:
+def flush_folders(folder: Path) -> None:
+    """Make the names in a folder and those below it durable."""
     for directory, _, _ in os.walk(folder):
         _flush_folder(Path(directory))
 
