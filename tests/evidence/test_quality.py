@@ -18,7 +18,8 @@ from intarsia.evidence.quality.documents import read_corpus
 from intarsia.evidence.quality.figures import histogram
 from intarsia.evidence.quality.kld import compare_rows, score_windows
 from intarsia.evidence.quality.matrices import Matrices
-from intarsia.evidence.quality.measure import HELD_OUT, QualitySettings, measure_quality
+from intarsia.evidence.quality.measure import HELD_OUT, measure_quality
+from intarsia.evidence.quality.settings import QualitySettings
 from intarsia.evidence.quality.windows import WindowPlan, cut_windows
 from intarsia.formats import Stored
 from intarsia.models.glm5_next.model import Glm5NextModel
@@ -48,7 +49,7 @@ def transformers_log_probabilities(folder, windows):
 
 @pytest.fixture(scope="module")
 def decoded(tmp_path_factory, demo):
-    """The demo with its experts encoded in NVFP4 and decoded again, a checkpoint that transformers can read."""
+    """The demo with its experts encoded in NVFP4 and decoded again: a checkpoint transformers can read."""
     folder = tmp_path_factory.mktemp("decoded") / "demo"
     shutil.copytree(DEMO, folder)
     form = open_form("demo", "nvfp4-experts")

@@ -20,6 +20,9 @@ from intarsia.cli.convert import Convert
 from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
 from intarsia.cli.output import describe_error, emit_json, note
+from intarsia.cli.quality import QualityCommand
+from intarsia.cli.receipt import ReceiptCommand
+from intarsia.cli.report import Report
 from intarsia.cli.serve import Serve
 from intarsia.core.errors import IntarsiaError, UsageError
 
@@ -48,6 +51,9 @@ COMMANDS: dict[str, type[Command]] = {
     "chat": Chat,
     "serve": Serve,
     "bench": Bench,
+    "quality": QualityCommand,
+    "report": Report,
+    "receipt": ReceiptCommand,
 }
 
 

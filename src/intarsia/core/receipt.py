@@ -168,10 +168,16 @@ def verify(path: str | os.PathLike[str]) -> tuple[Receipt, list[Violation]]:
         found.append(Violation("receipt-id", str(path), receipt.id[:16], identity(receipt)[:16], action))
     elif Path(path).read_bytes() != canonical(receipt):
         found.append(Violation("receipt-form", str(path), "another spelling", "canonical JSON"))
+    return receipt, found + verify_files(receipt)
+
+
+def verify_files(receipt: Receipt) -> list[Violation]:
+    """Source files that are there and are not what the receipt says."""
+    found = []
     for file, there in _files(receipt):
         if there.is_file():
             found += _check_file(file, there)
-    return receipt, found
+    return found
 
 
 def unchecked(receipt: Receipt) -> list[str]:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from intarsia import formats
-from intarsia.checkpoint import Module, Reader, modules
-from intarsia.checkpoint.header import TensorEntry
+from intarsia.checkpoint import Module, Reader, TensorEntry, modules
 from intarsia.evidence.forms import Form
 from intarsia.formats import Stored, csf
 from intarsia.planning.items import needs_largest, unit_key

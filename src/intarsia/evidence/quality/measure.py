@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from intarsia.checkpoint.paths import DEMO
-from intarsia.core.config import LoadSettings, check_integer
 from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.text.tokenizer import Tokenizer
@@ -21,32 +20,10 @@ from intarsia.evidence.quality.figures import figures, worst_positions
 from intarsia.evidence.quality.kld import score_windows
 from intarsia.evidence.quality.layer_error import LayerErrors, layer_errors
 from intarsia.evidence.quality.repeat import Repeat, check_repeat
+from intarsia.evidence.quality.settings import QualitySettings
 from intarsia.evidence.quality.windows import RULE, Window, WindowPlan, cut_windows, windows_hash
 
 HELD_OUT = DEMO / "heldout.txt"
-
-
-@dataclass(frozen=True)
-class QualitySettings(LoadSettings):
-    """What text is read, and how."""
-
-    tokens: str = "16x1024"
-    """Windows and the tokens of each."""
-    repeat_windows: int = 2
-    """Windows that the base reads twice; both times must give the same bits."""
-    seed: int = 0
-    """Seed of the bootstrap."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        WindowPlan.parse(self.tokens)
-        check_integer("repeat_windows", self.repeat_windows, 1)
-        check_integer("seed", self.seed, 0, 2**63)
-
-    @property
-    def plan(self) -> WindowPlan:
-        """The windows."""
-        return WindowPlan.parse(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -98,8 +75,8 @@ def measure_quality(
         torch.set_num_threads(settings.threads)
     require_equal_sources(base, candidate)
     tokenizer = tokenizer_of(base)
-    corpus = read_corpus(text if text is not None else _default_text(base), tokenizer)
-    windows = cut_windows(corpus, settings.plan)
+    corpus = read_corpus(text if text is not None else default_text(base), tokenizer)
+    windows = cut_windows(corpus, WindowPlan.parse(settings.tokens))
     errors = layer_errors(base, candidate, progress=progress) if layers else None
     first, repeat = _base(base, windows, settings, progress)
     second = _candidate(candidate, windows, settings, progress)
@@ -135,7 +112,8 @@ def _candidate(
     return capture(model, windows, name="candidate", progress=progress)
 
 
-def _default_text(base: Form) -> str:
+def default_text(base: Form) -> str:
+    """The demo's held-out text; raises TextError for any other checkpoint."""
     if base.checkpoint.path == DEMO:
         return str(HELD_OUT)
     raise TextError("text", found="none", expected="a text file", action="name one with --text")

@@ -1,15 +1,14 @@
 """Windows of tokens that a model reads at once, each beginning where a document begins."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from intarsia.core.errors import UsageError
 from intarsia.evidence.errors import TextError
 from intarsia.evidence.quality.documents import Corpus
+from intarsia.evidence.quality.settings import QualitySettings
 
 RULE = (
     "a window begins with a document and goes on with the documents after it until it is full; what does not "
@@ -30,12 +29,7 @@ class WindowPlan:
     @classmethod
     def parse(cls, text: str) -> "WindowPlan":
         """`16x1024`: 16 windows of 1,024 tokens. Raises UsageError."""
-        match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,6})", text)
-        if match is None or int(match[2]) < 2:
-            raise UsageError(
-                "tokens", found=repr(text), expected="windows x tokens, such as 16x1024, of 2 tokens or more"
-            )
-        return cls(int(match[1]), int(match[2]))
+        return cls(*map(int, QualitySettings(tokens=text).tokens.split("x")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""Receipts of what the evidence layer measures."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from intarsia.core import receipt as receipts
+from intarsia.core.receipt import Receipt
+from intarsia.evidence.forms import Form, tokenizer_sha256
+from intarsia.evidence.machine import clocks, machine
+from intarsia.evidence.memory.ledger import MemoryLedger
+from intarsia.evidence.quality.measure import Quality
+from intarsia.evidence.speed.compare import drafting
+from intarsia.evidence.speed.run import SpeedRun
+from intarsia.loading.receipts import now, source_identity
+
+DRAFT = "the draft layer takes no part in likelihoods; its weights are in the layer errors alone"
+ONE_RANK = "one rank; several were not run"
+ON_CPU = "no GPU was used"
+
+
+def form_identity(form: Form, *, hash_files: bool = True) -> dict[str, Any]:
+    """A form as JSON values: files with their hashes, the manifest's hash, the tokenizer's."""
+    source = source_identity(form.checkpoint, _model_type(form), hash_files=hash_files)
+    return {
+        "label": form.label,
+        "source": msgspec.to_builtins(source),
+        "manifest_sha256": form.manifest_sha256,
+        "recipe": form.manifest.recipe if form.manifest is not None else None,
+        "tokenizer_sha256": tokenizer_sha256(form),
+        "weight_bytes": form.checkpoint.weight_bytes,
+    }
+
+
+def quality_receipt(quality: Quality) -> Receipt:
+    """Everything of a quality run; both checkpoints are hashed."""
+    notes = [DRAFT, ONE_RANK]
+    if quality.layers is None:
+        notes.append("the weights were not compared")
+    return _made(
+        "quality",
+        quality.base,
+        _settings(asdict(quality.settings)),
+        {
+            "base": form_identity(quality.base),
+            "candidate": form_identity(quality.candidate),
+            "machine": machine(quality.settings.device),
+            "text": quality.text,
+            "repeat": asdict(quality.repeat),
+            "figures": quality.figures,
+            "worst": quality.worst,
+            "layers": quality.layers.as_dict() if quality.layers is not None else None,
+        },
+        quality.settings.device,
+        notes,
+    )
+
+
+def speed_receipt(run: SpeedRun) -> Receipt:
+    """One run with all its samples."""
+    document = run.as_dict()
+    notes = [*document.pop("not_run"), ONE_RANK]
+    settings = document.pop("settings")
+    results = document | {
+        "subject": form_identity(run.form),
+        "clocks_after": clocks(run.settings.device),
+        "drafting": [asdict(row) | {"acceptance": row.acceptance} for row in drafting(run.as_dict())],
+    }
+    return _made("speed", run.form, settings, results, run.settings.device, notes)
+
+
+def memory_receipt(ledger: MemoryLedger) -> Receipt:
+    """The ledger with the plan's peak and the measured one."""
+    settings = {"device": ledger.device, "streams": ledger.streams, "context": ledger.context}
+    results = ledger.as_dict() | {
+        "subject": form_identity(ledger.form),
+        "machine": machine(ledger.device),
+        "totals": {
+            moment.replace(" ", "_"): dict(zip(("predicted", "measured"), ledger.total(moment), strict=True))
+            for moment in ("service", "load peak")
+        },
+    }
+    made = _made("memory", ledger.form, settings, results, ledger.device, [*ledger.not_measured, ONE_RANK])
+    whole = msgspec.structs.replace(made, predicted=ledger.predicted, measured=ledger.measured)
+    return msgspec.structs.replace(whole, id=receipts.identity(whole))
+
+
+def run_of(receipt: Receipt) -> dict[str, Any]:
+    """A speed receipt as the run that `compare_runs` takes."""
+    return {**receipt.results, "settings": receipt.settings}
+
+
+def _made(
+    kind: str,
+    form: Form,
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+    device: str,
+    notes: list[str],
+) -> Receipt:
+    return receipts.make(
+        kind,
+        now(),
+        settings,
+        source=source_identity(form.checkpoint, _model_type(form), hash_files=True),
+        manifest_sha256=form.manifest_sha256,
+        results=dict(results),
+        not_run=[*notes, *([ON_CPU] if device == "cpu" else [])],
+    )
+
+
+def _model_type(form: Form) -> str:
+    return str(form.checkpoint.config.get("model_type", ""))
+
+
+def _settings(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
