@@ -49,6 +49,10 @@ class RecipeError(CheckpointError):
     """Quantization metadata that cannot be meant."""
 
 
+class ContainerError(CheckpointError):
+    """A CSF container whose documents, shards and receipts do not fit each other, or cannot be made."""
+
+
 class TargetExistsError(CheckpointError):
     """Writing would replace something."""
 
