@@ -15,7 +15,12 @@ if TYPE_CHECKING:
         load,
         load_text_model,
         load_weights,
+        make_manifest,
         open_checkpoint,
+        plan,
+        read_manifest,
+        reload_weights,
+        verify_export,
     )
     from intarsia.core.config import EngineSettings, GenerationSettings, LoadSettings, SamplingSettings
     from intarsia.core.errors import IntarsiaError, UsageError, Violation, ViolationsError
@@ -36,7 +41,12 @@ __all__ = [
     "load",
     "load_text_model",
     "load_weights",
+    "make_manifest",
     "open_checkpoint",
+    "plan",
+    "read_manifest",
+    "reload_weights",
+    "verify_export",
 ]
 
 _HOMES = {

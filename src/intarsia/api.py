@@ -20,8 +20,14 @@ from intarsia.families.errors import ConfigError
 from intarsia.families.registry import family_of
 from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.loading.export import convert
-from intarsia.loading.weights import load_weights
+from intarsia.loading.reload import reload_weights
+from intarsia.loading.verify import verify_export
+from intarsia.loading.weights import load_weights, prepared
 from intarsia.models.glm5_next.model import Glm5NextModel
+from intarsia.planning.plan import plan
+from intarsia.selection.manifest import Manifest, read_manifest
+from intarsia.selection.recipes import apply_recipe
+from intarsia.selection.source import source_of
 
 __all__ = [
     "audit",
@@ -31,7 +37,12 @@ __all__ = [
     "load",
     "load_text_model",
     "load_weights",
+    "make_manifest",
     "open_checkpoint",
+    "plan",
+    "read_manifest",
+    "reload_weights",
+    "verify_export",
 ]
 
 Path = str | os.PathLike[str]
@@ -71,18 +82,32 @@ def load(
     device: str | torch.device = "cpu",
     dtype: DataType = "float32",
     *,
+    manifest: Manifest | None = None,
+    budget: int | None = None,
+    receipt: Path | None = None,
     progress: Progress = SILENT,
 ) -> Glm5NextModel:
     """Load a network with its weights as stored; `model.logits(tokens)` gives float32 [T, vocabulary].
 
-    `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations. Nothing is read
-    before every tensor is known to be there in the right shape and format.
+    `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations. With a
+    `manifest` the modules it names are converted while they are read; `budget` and `receipt` are those of
+    `load_weights`. Nothing is read before every tensor is known to be there in the right shape and format.
 
     Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
     """
     place = _device(device)
+    arrangement = prepared(source, manifest)
+    weights = load_weights(arrangement, device=place, budget=budget, receipt=receipt, progress=progress)
+    return Glm5NextModel(arrangement.config, weights, dtype=getattr(torch, dtype), device=place)
+
+
+def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
+    """The manifest of exact names that a built-in recipe means for a source.
+
+    Raises `RecipeNameError`, and `SelectionError` for a source whose headers contradict its configuration.
+    """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    return _load(arrange(checkpoint), place, dtype, progress)
+    return apply_recipe(recipe, source_of(checkpoint))
 
 
 def load_text_model(
@@ -97,9 +122,10 @@ def load_text_model(
         torch.set_num_threads(settings.threads)
     place = _device(settings.device)
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    plan = arrange(checkpoint)
-    assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=plan.config.vocab_size)
-    model = _load(plan, place, settings.dtype, progress)
+    arrangement = arrange(checkpoint)
+    vocab_size = arrangement.config.vocab_size
+    assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
+    model = _load(arrangement, place, settings.dtype, progress)
 
     def make_runner(window: int, drafts: int) -> Runner:
         return ModelRunner(model, window=window, max_drafts=drafts)

@@ -1,12 +1,15 @@
 """intarsia audit: check that a checkpoint is whole and consistent."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.progress import terminal_progress
+from intarsia.core.errors import UsageError, Violation
 
 if TYPE_CHECKING:
     from intarsia.checkpoint import AuditReport
@@ -23,18 +26,37 @@ class Audit:
     """Folder of a checkpoint, or `demo`."""
     values: bool = False
     """Also read all scales and numbers and check their values."""
+    expect: Annotated[str | None, tyro.conf.arg(metavar="MANIFEST")] = None
+    """Also check that the checkpoint is exactly this manifest's selection; its bytes too, where it has the
+    record that convert writes."""
+    source: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    """With --expect: encode this source again and compare every byte."""
     json: bool = False
     """Print one JSON document."""
 
     def run(self) -> int:
         from intarsia import api
 
+        if self.source is not None and self.expect is None:
+            raise UsageError("--source", found="no --expect", expected="--expect MANIFEST with it")
         report = api.audit(self.path, values=self.values, progress=terminal_progress())
+        if self.expect is not None:
+            report = replace(report, violations=(*report.violations, *self._unexpected(report)))
         if self.json:
             emit_json({**asdict(report), "clean": report.clean})
         else:
             show(report)
         return 0 if report.clean else 1
+
+    def _unexpected(self, report: "AuditReport") -> list[Violation]:
+        """What is not the manifest's selection and not said already."""
+        from intarsia import api
+
+        manifest = api.read_manifest(self.expect or "")
+        checkpoint = api.open_checkpoint(self.path, strict=False)
+        source = api.open_checkpoint(self.source) if self.source is not None else None
+        found = api.verify_export(checkpoint, manifest, source=source, progress=terminal_progress())
+        return [violation for violation in found if violation not in report.violations]
 
 
 def show(report: "AuditReport") -> None:

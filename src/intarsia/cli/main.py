@@ -19,7 +19,10 @@ from intarsia.cli.check import Check
 from intarsia.cli.convert import Convert
 from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
+from intarsia.cli.load import Load
+from intarsia.cli.manifest import ManifestCommand
 from intarsia.cli.output import describe_error, emit_json, note
+from intarsia.cli.plan import PlanCommand
 from intarsia.cli.quality import QualityCommand
 from intarsia.cli.receipt import ReceiptCommand
 from intarsia.cli.report import Report
@@ -45,6 +48,9 @@ class Command(Protocol):
 COMMANDS: dict[str, type[Command]] = {
     "inspect": Inspect,
     "audit": Audit,
+    "manifest": ManifestCommand,
+    "plan": PlanCommand,
+    "load": Load,
     "convert": Convert,
     "check": Check,
     "generate": Generate,

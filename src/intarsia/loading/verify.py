@@ -130,9 +130,7 @@ def _copied(
 ) -> None:
     for name, entry in source.tensors.items():
         module, _, suffix = name.rpartition(".")
-        if (module in selection.targets and suffix not in FREE) or module.removesuffix(
-            ".weight_scale"
-        ) in selection.targets:
+        if module.removesuffix(".weight_scale") in selection.targets and suffix not in FREE:
             continue
         other = checkpoint.tensors.get(name)
         if other is None or (other.dtype, other.shape) != (entry.dtype, entry.shape):

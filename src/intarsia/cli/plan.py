@@ -1,0 +1,122 @@
+"""intarsia plan: what a load takes on every rank, before anything is read."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from intarsia.cli.options import CheckpointPath
+from intarsia.cli.output import emit_json, gigabytes, printable
+from intarsia.cli.sizes import size_in_bytes
+from intarsia.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from intarsia.planning.report import Plan, RankPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand:
+    """Say what loading a checkpoint takes on every rank, from headers alone; every violation at once.
+
+    Exit code 1 when something stands against the load.
+    """
+
+    path: CheckpointPath
+    """Folder of a checkpoint, or `demo`."""
+    manifest: Annotated[str | None, tyro.conf.arg(metavar="MANIFEST")] = None
+    """A manifest, or its folder: what is converted while loading."""
+    tp: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """Ranks that share the weights."""
+    device_memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Memory of one device, such as 139GiB; the largest window that fits is found."""
+    context: Annotated[int | None, tyro.conf.arg(metavar="TOKENS")] = None
+    """Tokens of a stream to count caches for."""
+    streams: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """Streams at once."""
+    budget: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Most working memory while converting."""
+    device: str = "cpu"
+    """Kind of device that loads: cpu or cuda."""
+    compressed_scales: bool = False
+    """Count scales that the manifest compresses as kept so, with scratch to expand them."""
+    receipt: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the plan to this file, which must not exist."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from intarsia import api
+        from intarsia.core.receipt import write
+        from intarsia.loading.receipts import plan_receipt
+
+        checkpoint = api.open_checkpoint(self.path, strict=False)
+        settings = {
+            "ranks": self.tp,
+            "device_memory": _size("--device-memory", self.device_memory),
+            "context": self.context,
+            "streams": self.streams,
+            "budget": _size("--budget", self.budget),
+            "device": self.device,
+            "compressed_scales": self.compressed_scales,
+        }
+        manifest = api.read_manifest(self.manifest) if self.manifest is not None else None
+        result = api.plan(
+            checkpoint,
+            manifest,
+            ranks=self.tp,
+            device_memory=_size("--device-memory", self.device_memory),
+            context=self.context,
+            streams=self.streams,
+            budget=_size("--budget", self.budget),
+            device=self.device,
+            compressed_scales=self.compressed_scales,
+        )
+        if self.receipt is not None:
+            write(plan_receipt(result, settings, checkpoint), self.receipt)
+        if self.json:
+            emit_json(result.as_dict())
+        else:
+            show(result)
+        return 0 if result.ok else 1
+
+
+def _size(option: str, text: str | None) -> int | None:
+    return size_in_bytes(option, text) if text is not None else None
+
+
+def show(result: "Plan") -> None:
+    """Formats and ranks as tables, then what stands against it."""
+    if result.targets:
+        targets = ", ".join(f"{count} {name}" for name, count in result.targets.items())
+        modules = ", ".join(f"{count} {name}" for name, count in result.modules.items())
+        print(f"converted: {targets}\nas fused modules: {modules}")
+    kinds = list(dict.fromkeys(key for rank in result.ranks for key in rank.table))
+    columns = ["section", "format", *(f"rank {rank.rank}" for rank in result.ranks)]
+    rows = [
+        [section, kind, *(_bytes(rank.part(section, kind).total) for rank in result.ranks)]
+        for section, kind in kinds
+    ]
+    show_table("weights, bytes", columns, rows)
+    show_table("ranks, bytes", ["rank", "weights", "scratch", "caches", "total", "load peak", "at"], [
+        _row(rank) for rank in result.ranks
+    ])  # fmt: skip
+    print(f"exported: {result.exported_tensors:,} tensors, {_bytes(result.exported_bytes)} bytes")
+    for name in result.unused:
+        print(f"not loaded: {name}")
+    if result.window is not None and result.device_memory is not None and result.reserve is not None:
+        print(
+            f"largest window: {result.window:,} tokens for {result.streams} streams in "
+            f"{gigabytes(result.device_memory)}, of which {gigabytes(result.reserve)} stay free"
+        )
+    for violation in result.violations:
+        print(printable(str(violation)))
+
+
+def _row(rank: "RankPlan") -> list[object]:
+    caches = rank.caches.total
+    figures = (rank.weights, rank.scratch, caches, rank.total, rank.peak)
+    return [rank.rank, *map(_bytes, figures), rank.peak_at]
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,}"
