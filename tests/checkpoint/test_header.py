@@ -118,6 +118,8 @@ def test_every_type_of_the_library_is_known_with_its_size(tmp_path, dtype):
         ({"b": entry(offsets=[8, 16]), "a": entry()}, bytes(16)),
         ({"a": {"data_offsets": [0, 8], "shape": [2], "dtype": "F32"}}, bytes(8)),
         ({"__metadata__": {}, "a": entry()}, bytes(8)),
+        ({"__metadata__": {"dtype": "a", "shape": "b", "data_offsets": "c"}, "a": entry()}, bytes(8)),
+        ({name: entry("U8", [0], [0, 0]) for name in ("dtype", "shape", "data_offsets")}, b""),
     ],
 )
 def test_unusual_headers_that_are_fine(tmp_path, header, data):

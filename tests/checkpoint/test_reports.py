@@ -166,3 +166,26 @@ def test_nearest_names_come_from_a_bounded_search():
 def test_a_module_knows_its_bytes(tmp_path):
     modules = resolve(open_checkpoint(model(tmp_path / "m"))).modules
     assert modules["model.layers.0.q_proj"].nbytes == 64 * 16 + 64 * 2 + 4 + 4
+
+
+def test_a_flood_of_violations_is_counted_but_not_kept(tmp_path):
+    folder = model(tmp_path / "m")
+    expected = EXPECTED | {f"model.layers.{n}.lost.weight": (1,) for n in range(5000)}
+    lost = [item for item in audit(folder, expected=expected).violations if item.rule == "missing-tensor"]
+    assert len(lost) == 1001
+    assert "4,000 further" in lost[-1].found
+
+
+def test_a_large_folder_around_a_checkpoint_is_not_walked_through(tmp_path, monkeypatch):
+    folder = model(tmp_path / "m")
+    index = {"weight_map": dict.fromkeys(open_checkpoint(folder).tensors, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    deep = folder / "/".join("abcdefgh")
+    deep.mkdir(parents=True)
+    shard(deep / "x.safetensors", {}, b"")
+    for number in range(60):
+        (folder / f"f{number}").mkdir()
+    shard(folder / "z" / "last.safetensors", {}, b"")
+    assert named(audit(folder), "shard-outside-index") == ["z/last.safetensors"]
+    monkeypatch.setattr("intarsia.checkpoint.index.MAX_FOLDERS", 20)
+    assert audit(folder).clean

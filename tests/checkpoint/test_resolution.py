@@ -7,8 +7,8 @@ import torch
 
 from intarsia.checkpoint import audit, modules, open_checkpoint, resolve
 from intarsia.checkpoint.algorithms import CONTRACTS, READ, normalise
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.errors import InvalidCheckpointError
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.signature import candidates, split_name
 from intarsia.formats import get, names
 from tests.checkpoint.build import (

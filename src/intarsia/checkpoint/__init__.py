@@ -2,7 +2,7 @@
 
 from intarsia.checkpoint.auditing import AuditReport, audit
 from intarsia.checkpoint.checkpoint import Checkpoint, Shard, open_checkpoint
-from intarsia.checkpoint.header import TensorEntry
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.module import Module
 from intarsia.checkpoint.paths import locate
 from intarsia.checkpoint.reader import Reader

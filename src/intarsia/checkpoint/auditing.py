@@ -132,7 +132,9 @@ def _note_fused_globals(modules: dict[str, Module], reader: Reader, notes: Findi
 
 def _check_tied(checkpoint: Checkpoint, reader: Reader, findings: Findings) -> None:
     """With tied embeddings a separate head must hold the same bytes."""
-    if checkpoint.config.get("tie_word_embeddings") is not True:
+    text = checkpoint.config.get("text_config")
+    configs = (checkpoint.config, text if isinstance(text, dict) else {})
+    if not any(config.get("tie_word_embeddings") is True for config in configs):
         return
     head = checkpoint.tensors.get("lm_head.weight")
     tables = [entry for name, entry in checkpoint.tensors.items() if name.endswith("embed_tokens.weight")]

@@ -1,6 +1,7 @@
 """Opening a checkpoint: headers, index and configuration, but no tensor data."""
 
 import difflib
+import heapq
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia.checkpoint.collector import collector_paused
 from intarsia.checkpoint.container import METADATA, compare, is_container, read_container
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.errors import (
     CheckpointError,
     InvalidCheckpointError,
@@ -17,7 +19,7 @@ from intarsia.checkpoint.errors import (
 )
 from intarsia.checkpoint.files import read_small
 from intarsia.checkpoint.findings import Findings
-from intarsia.checkpoint.header import Header, TensorEntry, read_header
+from intarsia.checkpoint.header import Header, read_header
 from intarsia.checkpoint.index import INDEX_NAME, Index, read_index, shards_on_disk
 from intarsia.checkpoint.merge import merge
 from intarsia.checkpoint.metadata import HF_QUANT_CONFIG, parse_carriers
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.json"
 DEFAULT_BUFFER = 16 << 20
 MAX_CONFIG_BYTES = 64 << 20
+MAX_TENSORS = 3_000_000
+NEAREST_POOL = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,9 @@ def _read_shards(
                 "remove the shard that the index does not need",
             )
         entries.update(header.entries)
+        if len(entries) > MAX_TENSORS:
+            findings.add("too-many-tensors", name, f"more than {MAX_TENSORS:,} tensors up to this shard")
+            break
     return shards, entries
 
 
@@ -264,9 +271,10 @@ def _report_unindexed(folder: Path, index: Index, findings: Findings) -> None:
 
 def nearest(name: str, candidates: Mapping[str, object] | set[str], count: int = 3) -> list[str]:
     """Up to `count` candidates most like `name`; the search is bounded for large sets."""
-    last = name.rsplit(".", 2)
-    tail = ".".join(last[-2:])
+    tail = ".".join(name.rsplit(".", 2)[-2:])
     pool = [other for other in candidates if other.endswith(tail) or name in other or other in name]
     if not pool:
         pool = [other for other in candidates if abs(len(other) - len(name)) <= 4]
-    return difflib.get_close_matches(name, pool[:2000], n=count, cutoff=0.6)
+    if len(pool) > NEAREST_POOL:
+        pool = heapq.nsmallest(NEAREST_POOL, pool, key=lambda other: (abs(len(other) - len(name)), other))
+    return difflib.get_close_matches(name, pool, n=count, cutoff=0.6)

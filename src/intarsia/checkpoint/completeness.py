@@ -8,15 +8,15 @@ from collections.abc import Collection, Mapping
 
 from intarsia.checkpoint.checkpoint import nearest
 from intarsia.checkpoint.contracts import FREE
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.findings import Findings
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.module import Module
 from intarsia.checkpoint.signature import split_name
 
 Shapes = Mapping[str, tuple[int, ...]]
 Groups = Mapping[str, Collection[str]]
 
-NEAREST_FOR = 20  # a search costs some milliseconds, so only the first few names get one
+NEAREST_FOR = 10  # a search costs some milliseconds, so only the first few names get one
 
 
 def compare(

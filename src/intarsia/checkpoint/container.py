@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.errors import CheckpointError
 from intarsia.checkpoint.files import read_small
 from intarsia.checkpoint.findings import Findings
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.paths import shard_problem
 from intarsia.core.json import JsonError, parse_object
 from intarsia.formats import csf

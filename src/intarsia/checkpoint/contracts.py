@@ -5,7 +5,7 @@ from math import prod
 from typing import NamedTuple
 
 from intarsia.checkpoint.algorithms import Contract
-from intarsia.checkpoint.header import TensorEntry
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.formats import CsfError, csf
 
 Tensors = Mapping[str, TensorEntry]

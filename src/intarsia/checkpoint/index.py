@@ -18,6 +18,8 @@ from intarsia.core.json import JsonError, parse_object, type_name
 INDEX_NAME = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 256 << 20
 NAMED = 5
+MAX_DEPTH = 4
+MAX_FOLDERS = 1000
 
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
@@ -87,20 +89,25 @@ def _report_refused(refused: dict[str, str], weight_map: dict[str, str], finding
 
 
 def shards_on_disk(folder: Path) -> list[str]:
-    """Every `*.safetensors` name in the folder and its subfolders, sorted, relative to the folder.
+    """Every `*.safetensors` name in the folder and below, sorted, relative to the folder.
 
-    Linked folders are not entered, so a link to a parent cannot make this endless.
+    Linked folders are not entered, and the walk ends after a few levels and a bounded number of folders: a
+    checkpoint may have been unpacked at the top of a disk.
     """
     found = []
-    for directory, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for visited, (directory, folders, files) in enumerate(os.walk(folder)):
         prefix = Path(directory).relative_to(folder)
+        deep = len(prefix.parts) >= MAX_DEPTH or visited >= MAX_FOLDERS
+        folders[:] = [] if deep else sorted(name for name in folders if not name.startswith("."))
         found += [(prefix / name).as_posix() for name in files if name.endswith(".safetensors")]
+        if visited >= MAX_FOLDERS:
+            break
     return sorted(found)
 
 
 def _from_names(folder: Path, findings: Findings) -> Index:
-    names = [name for name in shards_on_disk(folder) if "/" not in name]
+    with os.scandir(folder) as listing:
+        names = sorted(item.name for item in listing if item.name.endswith(".safetensors"))
     if not names:
         findings.add(
             "no-weights",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from intarsia.checkpoint.header import TensorEntry
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.recipes import Recipe
 
 

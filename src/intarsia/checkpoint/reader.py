@@ -11,8 +11,8 @@ import torch
 
 from intarsia.checkpoint.checkpoint import Checkpoint, stamp
 from intarsia.checkpoint.dtypes import SUB_BYTE, TORCH
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.errors import ChangedError, DtypeError, RangeError, ReadError, TruncatedError
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.paths import open_regular
 
 MAX_OPEN_SHARDS = 64

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from intarsia.checkpoint.algorithms import CONTRACTS, READ
 from intarsia.checkpoint.checkpoint import Checkpoint
 from intarsia.checkpoint.contracts import Issue, contract_issues, logical_shape
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.findings import Findings
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.module import Module
 from intarsia.checkpoint.recipes import BLOCK, SLAB, Recipe
 from intarsia.checkpoint.signature import candidates, codec_of, is_plain, split_name

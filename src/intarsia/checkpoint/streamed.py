@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from intarsia.checkpoint.dtypes import BITS
+from intarsia.checkpoint.entry import MAX_RANK, MAX_TENSOR_NAME
 from intarsia.checkpoint.errors import WriteError
-from intarsia.checkpoint.header import LENGTH_BYTES, MAX_RANK, MAX_TENSOR_NAME, METADATA
+from intarsia.checkpoint.header import LENGTH_BYTES, METADATA
 
 _LARGEST = 10**15  # stands in a header for sizes that are not known yet
 

@@ -14,9 +14,9 @@ import torch
 from intarsia.checkpoint.algorithms import CONTRACTS
 from intarsia.checkpoint.contracts import SCALES
 from intarsia.checkpoint.dtypes import TORCH
+from intarsia.checkpoint.entry import TensorEntry
 from intarsia.checkpoint.errors import CheckpointError
 from intarsia.checkpoint.findings import Findings
-from intarsia.checkpoint.header import TensorEntry
 from intarsia.checkpoint.module import Module
 from intarsia.checkpoint.reader import Reader
 from intarsia.core.progress import Phase
