@@ -72,12 +72,23 @@ class Format(ABC):
     def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
         """The tensors of parts of one format below each other, whose shapes are known to allow it."""
 
-    def stored(self, tensors: Mapping[str, Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
+    def row_parts(self, rows: Sequence[int], origin: int = 0) -> int:
+        """How many parts with scale blocks of their own a stack of matrices of so many `rows` has, each
+        beginning `origin` rows inside a block; 1 where the parts meet between blocks.
+
+        Raises LayoutError for parts that can be stacked neither way.
+        """
+        return 1
+
+    def stored(
+        self, tensors: Mapping[str, Tensor], *, origin: tuple[int, int] = (0, 0), row_parts: int = 1
+    ) -> Stored:
         """Wraps tensors by suffix, once they are known to be this format's. Raises LayoutError."""
-        problems = self._problems(tensors, origin)
+        claimed = Stored(self.name, tensors, (), origin, row_parts)
+        problems = self._problems(claimed, origin)
         if problems:
             raise LayoutError(self.name, problems)
-        return Stored(self.name, tensors, self._shape(tensors), origin)
+        return replace(claimed, shape=self._shape(tensors))
 
     def _whole(self, stored: Mapping[str, Tensor]) -> Stored:
         return stored if isinstance(stored, Stored) else self.stored(stored)
@@ -136,8 +147,8 @@ class Format(ABC):
         """
         first = parts[0]
         same = all(
-            (part.format, part.shape[:-2], part.columns, part.origin[1], tuple(part.tensors))
-            == (first.format, first.shape[:-2], first.columns, first.origin[1], tuple(first.tensors))
+            (part.format, part.shape[:-2], part.columns, part.origin[1], tuple(part.tensors), part.row_parts)
+            == (first.format, first.shape[:-2], first.columns, first.origin[1], tuple(first.tensors), 1)
             for part in parts
         )
         if not same or first.format != self.name:
@@ -145,7 +156,10 @@ class Format(ABC):
             problem = Violation("join", "parts", found, "equal formats, columns and tensors")
             raise LayoutError(self.name, [problem])
         rows = sum(part.rows for part in parts)
-        return replace(first, tensors=self._join(parts), shape=(*first.shape[:-2], rows, first.columns))
+        alike = len({part.origin for part in parts}) == 1
+        own = self.row_parts([part.rows for part in parts], first.origin[0]) if alike else 1
+        joined = self._join(parts)
+        return replace(first, tensors=joined, shape=(*first.shape[:-2], rows, first.columns), row_parts=own)
 
     def check(
         self, stored: Mapping[str, Tensor], where: str = "", *, elements: bool = True

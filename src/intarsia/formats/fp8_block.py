@@ -16,7 +16,7 @@ from intarsia.core.errors import Violation
 from intarsia.formats import checks
 from intarsia.formats.base import Format, TensorSpec, as_slice
 from intarsia.formats.codes import chunk_elements, decode_e4m3_into, encode_e4m3_into, magnitude_bits
-from intarsia.formats.errors import LayoutError
+from intarsia.formats.errors import CutError, LayoutError
 from intarsia.formats.fp8 import join_e4m3
 from intarsia.formats.fp8_channel import scale_of
 from intarsia.formats.sources import require_finite, source
@@ -66,7 +66,7 @@ class Fp8Block(Format):
         if not flat:
             scale = scale.unsqueeze(-1).unsqueeze(-3)
         tensors = {"weight": stored["weight"], scale_name: scale}
-        return self.stored(tensors, origin=stored.origin)
+        return self.stored(tensors, origin=stored.origin, row_parts=stored.row_parts)
 
     def _problems(self, tensors: Mapping[str, Tensor], origin: tuple[int, int]) -> list[Violation]:
         name = scale_name_of(tensors)
@@ -78,7 +78,11 @@ class Fp8Block(Format):
         if found:
             return found
         *lead, rows, columns = weight.shape
-        down, across = -(-(rows + origin[0]) // SIDE), -(-(columns + origin[1]) // SIDE)
+        parts = getattr(tensors, "row_parts", 1)
+        if rows % parts:
+            return [Violation("shape", "weight", f"{rows} rows", f"{parts} equal parts")]
+        down = parts * -(-(rows // parts + origin[0]) // SIDE)
+        across = -(-(columns + origin[1]) // SIDE)
         found = checks.dtype(name, scale, torch.float32, torch.bfloat16)
         return found + checks.shape(name, scale, (*lead, down, across), (*lead, down, 1, across, 1))
 
@@ -86,6 +90,14 @@ class Fp8Block(Format):
         return tuple(tensors["weight"].shape)
 
     def _decode(self, stored: Stored, rows: slice, out: Tensor) -> None:
+        size = stored.rows // stored.row_parts
+        for part in range(rows.start // size, -(-rows.stop // size)):
+            first, last = max(rows.start, part * size), min(rows.stop, (part + 1) * size)
+            inside = slice(first - part * size, last - part * size)
+            target = out[first - rows.start : last - rows.start]
+            self._decode_part(_row_part(stored, part), inside, target)
+
+    def _decode_part(self, stored: Stored, rows: slice, out: Tensor) -> None:
         scale = stored[scale_name_of(stored)]
         grid = scale.reshape(scale.shape[0], -1).float()
         decode_e4m3_into(stored["weight"][rows], out)
@@ -97,6 +109,20 @@ class Fp8Block(Format):
             )
 
     def _cut(self, stored: Stored, rows: range, columns: range) -> Stored:
+        if stored.row_parts == 1:
+            return self._cut_part(stored, rows, columns)
+        size = stored.rows // stored.row_parts
+        part = rows.start // size
+        if rows.stop > (part + 1) * size:
+            raise CutError(
+                f"cut of {self.name}",
+                found=f"rows {rows.start}:{rows.stop}",
+                expected=f"rows inside one part of {size} rows, which has blocks of its own",
+            )
+        inside = range(rows.start - part * size, rows.stop - part * size)
+        return self._cut_part(_row_part(stored, part), inside, columns)
+
+    def _cut_part(self, stored: Stored, rows: range, columns: range) -> Stored:
         top, left = rows.start + stored.origin[0], columns.start + stored.origin[1]
         down = slice(top // SIDE, -(-(top + len(rows)) // SIDE))
         across = slice(left // SIDE, -(-(left + len(columns)) // SIDE))
@@ -110,13 +136,18 @@ class Fp8Block(Format):
 
     def _join(self, parts: Sequence[Stored]) -> dict[str, Tensor]:
         name, lead = scale_name_of(parts[0]), len(parts[0].shape) - 2
-        if any((part.origin[0] + part.rows) % SIDE for part in parts[:-1]) or any(
-            part.origin[0] for part in parts[1:]
-        ):
+        meet = not any((part.origin[0] + part.rows) % SIDE for part in parts[:-1])
+        meet = meet and not any(part.origin[0] for part in parts[1:])
+        alike = len({(part.origin, part.rows) for part in parts}) == 1
+        if not (meet or alike):
             found = ", ".join(f"{part.rows} rows from {part.origin[0]}" for part in parts)
-            expected = f"parts that meet between blocks of {SIDE} rows"
+            expected = f"parts that meet between blocks of {SIDE} rows, or that are cut alike"
             raise LayoutError(self.name, [Violation("join", name, found, expected)])
         return {"weight": join_e4m3(parts), name: torch.cat([part[name] for part in parts], dim=lead)}
+
+    def row_parts(self, rows: Sequence[int], origin: int = 0) -> int:
+        alike = len(set(rows)) == 1
+        return len(rows) if alike and (origin or rows[0] % SIDE) else 1
 
     def _bad_values(self, stored: Stored, elements: bool) -> list[Violation]:
         name = scale_name_of(stored)
@@ -127,6 +158,19 @@ class Fp8Block(Format):
 def scale_name_of(tensors: Mapping[str, Tensor]) -> str:
     """The name under which the block scales are stored."""
     return next((name for name in SCALE_NAMES if name in tensors), SCALE_NAMES[0])
+
+
+def _row_part(stored: Stored, part: int) -> Stored:
+    """One of the row parts that have blocks of their own, as views."""
+    if stored.row_parts == 1:
+        return stored
+    name, lead = scale_name_of(stored), len(stored.shape) - 2
+    size, bands = stored.rows // stored.row_parts, stored[name].shape[lead] // stored.row_parts
+    tensors = {
+        "weight": stored["weight"].narrow(lead, part * size, size),
+        name: stored[name].narrow(lead, part * bands, bands),
+    }
+    return Stored(stored.format, tensors, (*stored.shape[:-2], size, stored.columns), stored.origin)
 
 
 def _bands(start: int, stop: int, most: int) -> Iterator[tuple[range, slice]]:

@@ -85,9 +85,11 @@ class Mx(Format):
         found = checks.shape(scale_name, scale, (*lead, rows, columns // GROUP))
         return found + checks.dtype(scale_name, scale, torch.uint8, torch.float8_e8m0fnu)
 
-    def stored(self, tensors: Mapping[str, Tensor], *, origin: tuple[int, int] = (0, 0)) -> Stored:
+    def stored(
+        self, tensors: Mapping[str, Tensor], *, origin: tuple[int, int] = (0, 0), row_parts: int = 1
+    ) -> Stored:
         """Wraps tensors by suffix; exponents of any eight-bit dtype are kept as uint8. Raises LayoutError."""
-        checked = super().stored(tensors, origin=origin)
+        checked = super().stored(tensors, origin=origin, row_parts=row_parts)
         name = self.scale_name(checked)
         kept = {"weight": checked["weight"], name: checked[name].view(torch.uint8)}
         return Stored(self.name, kept, checked.shape)

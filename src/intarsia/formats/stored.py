@@ -17,13 +17,15 @@ class Stored(Mapping[str, torch.Tensor]):
     `tensors` maps the suffix (without a leading dot) to the tensor, in the format's order. `shape` is the
     logical shape: [rows, columns], or [experts, rows, columns] of a stack. `origin` is the position of
     element (0, 0) inside its scale block, and differs from (0, 0) only after a cut through a two-dimensional
-    block.
+    block. `row_parts` counts equal row parts (gate, up) that have scale blocks of their own, each beginning
+    at `origin`: a stack of parts that do not end between blocks.
     """
 
     format: str
     tensors: Mapping[str, torch.Tensor]
     shape: tuple[int, ...]
     origin: tuple[int, int] = (0, 0)
+    row_parts: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))

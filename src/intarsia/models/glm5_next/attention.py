@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.elementwise import sigmoid
 from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens
 from intarsia.kernels.kda import convolve, gated_norm, log_decay, scan, unit_heads
 from intarsia.kernels.linear import linear
@@ -19,11 +20,11 @@ INDEX_NORM_EPS = 1e-6
 
 def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows: Rows) -> Tensor:
     """Linear attention of normed rows [R, D]; float32 [R, D], the partial sum of a row-parallel output."""
-    heads, width = config.linear_num_heads, config.linear_head_dim
+    heads, width = w.a_log.shape[0], config.linear_head_dim  # this rank's heads
     raw = torch.cat([linear(x, w.q), linear(x, w.k), linear(x, w.v)], -1)
     q, k, v = convolve(raw, w.conv, cache.window, rows).chunk(3, -1)
     f = linear(linear(x, w.f_a), w.f_b)
-    beta = torch.sigmoid(linear(x, w.b, out_dtype=torch.float32))
+    beta = sigmoid(linear(x, w.b, out_dtype=torch.float32))
     read = scan(
         unit_heads(q, heads) * width**-0.5,
         unit_heads(k, heads),
@@ -47,18 +48,19 @@ def mla(
     rows: Rows,
     selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Latent attention of normed rows [R, D]: its float32 output [R, D] and the token positions it attended
-    to.
+    """Latent attention of normed rows [R, D]: float32 [R, D], the partial sum of a row-parallel output, and
+    the token positions it attended to.
 
     With `selected` [R, S] given the indexer does not run, and nothing is written for it.
     """
-    heads, key, value = config.num_attention_heads, config.qk_nope_head_dim, config.v_head_dim
+    key, value = config.qk_nope_head_dim, config.v_head_dim
     q_latent = rms_norm(linear(x, w.q_a), w.q_a_norm, config.rms_norm_eps)
     latent = rms_norm(linear(x, w.kv_a), w.kv_a_norm, config.rms_norm_eps)
     write_rows(cache.latents, latent, rows)
     if selected is None:
         selected = select(x, q_latent, w.indexer, config, cache, rows)
-    q = absorb_keys(linear(q_latent, w.q_b).view(-1, heads, key), w.kv_b, key, value)
+    q = linear(q_latent, w.q_b)
+    q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)  # this rank's heads
     attended = attend(q, cache.latents, selected, rows, key**-0.5)
     return linear(expand_values(attended, w.kv_b, key, value), w.o, out_dtype=torch.float32), selected
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.families.glm5_next.split import SplitRule, shares, split_rule
+from intarsia.groups import SINGLE, Group
 from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.embedding import embed
 from intarsia.kernels.linear import linear
@@ -22,7 +24,11 @@ PROMPT_ROWS = 1024  # rows of a prompt that run at once; a multiple of the 64-to
 
 
 class Glm5NextModel:
-    """The network, weights in stored form, activations in `dtype`; what formulas need wide is float32."""
+    """The network, weights in stored form, activations in `dtype`; what formulas need wide is float32.
+
+    On several ranks the weights are this rank's shares. All ranks run the same rows; a layer exchanges its
+    partial sums twice, after attention and after the feed-forward half.
+    """
 
     def __init__(
         self,
@@ -31,8 +37,14 @@ class Glm5NextModel:
         *,
         dtype: torch.dtype,
         device: torch.device | str,
+        group: Group = SINGLE,
     ) -> None:
         """Take exactly the weights that families.glm5_next.runtime names; ModelWeightsError otherwise."""
+        self.group = group
+        self.vocabulary = shares(split_rule(config, "lm_head"), group.ranks)
+        self.linear_heads = len(
+            shares(SplitRule("head", 0, 1, config.linear_num_heads), group.ranks)[group.rank]
+        )
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
@@ -42,7 +54,9 @@ class Glm5NextModel:
 
     def new_state(self, settings: StateSettings) -> State:
         """Empty caches for this network."""
-        return State(self.config, settings, dtype=self.dtype, device=self.device)
+        return State(
+            self.config, settings, dtype=self.dtype, device=self.device, linear_heads=self.linear_heads
+        )
 
     def hidden(self, rows: Rows, state: State, watch: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Run rows through all main layers; the final-normed hidden rows [R, D].
@@ -58,7 +72,11 @@ class Glm5NextModel:
         return rms_norm(hyper.merge(streams), self.weights.norm, self.config.rms_norm_eps)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16."""
+        """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16. Gathers ranks' shards."""
+        return self.group.gather_columns(self.head_shard(hidden), [len(part) for part in self.vocabulary])
+
+    def head_shard(self, hidden: Tensor) -> Tensor:
+        """Logits float32 [R, n] of this rank's part of the vocabulary, `vocabulary[rank]`."""
         return linear(hidden, self.weights.head, out_dtype=torch.float32)
 
     def mtp_hidden(
@@ -88,9 +106,9 @@ class Glm5NextModel:
         y, selected = mla(
             rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected
         )
-        x = (x.float() + y).to(self.dtype)
+        x = (x.float() + self.group.sum_in_rank_order(y)).to(self.dtype)
         y = feed_forward(rms_norm(x, w.block.mlp_norm, eps), w.block.mlp, self.config, rows)
-        x = (x.float() + y).to(self.dtype)
+        x = (x.float() + self.group.sum_in_rank_order(y)).to(self.dtype)
         return rms_norm(x, w.norm, eps), selected
 
     def logits(self, tokens: Sequence[int] | Tensor) -> Tensor:
@@ -126,10 +144,11 @@ class Glm5NextModel:
             y = kda(x, w.block.attention, self.config, state.kda(cache_index), rows)
         else:
             y, _ = mla(x, w.block.attention, self.config, state.mla(cache_index), rows)
-        streams = hyper.update(streams, y, coefficients)
+        streams = hyper.update(streams, self.group.sum_in_rank_order(y), coefficients)
         coefficients = self._mix(streams, w.mlp_mix)
         x = rms_norm(hyper.collect(streams, coefficients.pre), w.block.mlp_norm, eps)
-        return hyper.update(streams, feed_forward(x, w.block.mlp, self.config, rows), coefficients)
+        y = feed_forward(x, w.block.mlp, self.config, rows)
+        return hyper.update(streams, self.group.sum_in_rank_order(y), coefficients)
 
     def _mix(self, streams: Tensor, site: HyperWeights) -> hyper.HyperMix:
         return hyper.mix(

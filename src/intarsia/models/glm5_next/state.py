@@ -65,7 +65,9 @@ class State:
         *,
         dtype: torch.dtype,
         device: torch.device | str,
+        linear_heads: int | None = None,
     ) -> None:
+        """`linear_heads` counts the KDA heads of this rank; None: all of them."""
         if settings.page % config.index_kpool:
             raise StateError(
                 "page",
@@ -77,7 +79,7 @@ class State:
         mla = len(config.mla_layers) + config.num_nextn_predict_layers
         kda = len(config.kda_layers)
         streams, pages, page = settings.streams, settings.pages + 1, settings.page
-        heads, width = config.linear_num_heads, config.linear_head_dim
+        heads, width = linear_heads or config.linear_num_heads, config.linear_head_dim
         key = config.index_head_dim
         ring = config.index_kpool - 1 + settings.step_rows
         conv_ring = config.linear_conv_kernel_dim - 1 + settings.step_rows
@@ -89,7 +91,7 @@ class State:
         self.pooled = zeros(mla, pages, page // config.index_kpool, key)
         self.tail = zeros(mla, streams, ring, 2 * key)
         self.memory = zeros(kda, streams, settings.step_rows, heads, width, width, dtype=torch.float32)
-        self.window = zeros(kda, streams, conv_ring, 3 * config.linear_width)
+        self.window = zeros(kda, streams, conv_ring, 3 * heads * width)
         self.current = zeros(streams, dtype=torch.int32)
         self.page_table = torch.full(
             (streams, settings.window_pages), settings.pages, dtype=torch.int32, device=device

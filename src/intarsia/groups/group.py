@@ -1,0 +1,75 @@
+"""What a network asks of the ranks it runs on."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Group(Protocol):
+    """Ranks that run the same steps on their own shares. Every call is made by all of them, in one order."""
+
+    rank: int
+    ranks: int
+
+    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
+        """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each."""
+        ...
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, rank 0 first; all of one shape and dtype."""
+        ...
+
+    def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
+        """The ranks' columns [R, widths[rank]] side by side."""
+        ...
+
+    def barrier(self, what: str) -> None:
+        """Return once every rank is here."""
+        ...
+
+    def check_equal(self, what: str, value: int) -> None:
+        """Raise RanksDivergedError, with every rank's value, unless all ranks say the same 64-bit value."""
+        ...
+
+
+class SingleRank:
+    """One rank alone: nothing is exchanged, and no bit changes."""
+
+    rank = 0
+    ranks = 1
+
+    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
+        """The sum itself."""
+        return partial
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor itself."""
+        return [tensor]
+
+    def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
+        """The columns themselves."""
+        return tensor
+
+    def barrier(self, what: str) -> None:
+        """Return at once."""
+
+    def check_equal(self, what: str, value: int) -> None:
+        """Agree with oneself."""
+
+
+SINGLE: Group = SingleRank()
+
+
+def add_in_order(parts: Sequence[Tensor]) -> Tensor:
+    """The parts added one after another, the first one first."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def side_by_side(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
+    """Columns of parts that were padded to one width, without the padding."""
+    return torch.cat([part[:, :width] for part, width in zip(parts, widths, strict=True)], dim=1)
