@@ -3,6 +3,7 @@
 import json
 
 import openai
+import pydantic
 import pytest
 
 WEATHER = {
@@ -239,6 +240,23 @@ def test_stop_strings_and_limits(client):
     )
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.completion_tokens == 3
+
+
+def test_the_clients_own_helpers(client):
+    class Person(pydantic.BaseModel):
+        name: str
+        age: int
+
+    said = user(say='{"name": "Ada", "age": 36}')
+    parsed = client.chat.completions.parse(model="demo", messages=said, response_format=Person)
+    assert parsed.choices[0].message.parsed == Person(name="Ada", age=36)
+    tool = openai.pydantic_function_tool(Person, name="person")
+    call = "<tool_call>person<arg_key>name</arg_key><arg_value>Ada</arg_value>"
+    call += "<arg_key>age</arg_key><arg_value>36</arg_value></tool_call>"
+    with client.chat.completions.stream(model="demo", messages=user(say=call), tools=[tool]) as stream:
+        final = stream.get_final_completion()
+    (made,) = final.choices[0].message.tool_calls
+    assert made.function.parsed_arguments == Person(name="Ada", age=36)
 
 
 def test_completions(client):

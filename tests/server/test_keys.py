@@ -2,11 +2,13 @@
 
 import hashlib
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from intarsia.server.errors import KeyFileError, KeyRefusedError, UnavailableError
 from intarsia.server.web import keys as module
+from intarsia.server.web import process
 from intarsia.server.web.keys import KeyFile
 from tests.server.conftest import running
 from tests.server.inside import Inside
@@ -37,6 +39,8 @@ def test_keys_have_labels(file):
     keys = KeyFile(file)
     assert keys.label_of(bearer("key-a")) == "ann"
     assert keys.label_of({"x-api-key": "key-b"}) == "bob"
+    written(file, line("eve", "schlüssel"))
+    assert keys.label_of(bearer("schlüssel".encode().decode("latin-1"))) == "eve"
 
 
 @pytest.mark.parametrize(
@@ -116,13 +120,31 @@ def test_a_server_with_keys(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "warned"),
+    [({}, False), ({"host": "0.0.0.0"}, True), ({"host": "0.0.0.0", "api_key_file": "keys"}, False)],
+)
+def test_an_open_service_without_keys_is_warned_about(options, warned, file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    told = []
+    monkeypatch.setattr(process, "log", lambda event, *_, **fields: told.append((event, fields)))
+    inside = Inside(**options)
+    try:
+        listener = SimpleNamespace(getsockname=lambda: (inside.service.settings.host, 80))
+        process.Process(inside.service)._tell(listener)
+    finally:
+        inside.close()
+    assert told[0][0] == "listening"
+    assert [event for event, _ in told[1:]] == (["open to everybody"] if warned else [])
+
+
+@pytest.mark.parametrize(
     ("options", "host", "status"),
     [
         ({}, "localhost:8000", 200),
         ({}, "127.0.0.1", 200),
         ({}, "[::1]:8000", 200),
         ({}, "box.example", 403),
-        ({}, "", 403),
+        ({}, "", 200),
         ({"allowed_hosts": ("box.example",)}, "BOX.example:8000", 200),
         ({"allowed_hosts": ("box.example",)}, "localhost", 403),
         ({"host": "0.0.0.0"}, "box.example", 200),

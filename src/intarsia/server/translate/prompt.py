@@ -154,8 +154,9 @@ def _plain(message: Message, field: str) -> dict[str, Any]:
                 }
                 for number, call in enumerate(message.tool_calls)
             ]
-    if isinstance(message, ToolMessage) and message.tool_call_id:
-        result["tool_call_id"] = message.tool_call_id
+    if isinstance(message, ToolMessage):
+        told = {"tool_call_id": message.tool_call_id or None, "name": message.name}
+        result |= {name: value for name, value in told.items() if value is not None}
     return result
 
 

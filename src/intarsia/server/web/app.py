@@ -57,7 +57,8 @@ class App:
 
     async def _answer(self, exchange: Exchange) -> None:
         _check_headers(exchange)
-        if self._hosts and _host(exchange.headers.get("host", "")) not in self._hosts:
+        host = _host(exchange.headers.get("host", ""))  # none at all: no browser would leave it out
+        if self._hosts and host and host not in self._hosts:
             raise HostRefusedError("The service is not known under this host name.")
         if self._keys is not None and not self._open(exchange):
             exchange.record.key = self._keys.label_of(exchange.headers)

@@ -72,6 +72,8 @@ class ToolMessage(Asked, tag_field="role", tag="tool"):
 
     content: Content
     tool_call_id: CallId = ""
+    name: FunctionName | None = None
+    """The tool's name, which some clients repeat here."""
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
