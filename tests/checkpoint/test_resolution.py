@@ -136,6 +136,17 @@ def test_an_expert_container_speaks_for_its_experts_only(tmp_path):
     assert named(report, "undeclared-format") == ["model.layers.0.mlp.shared_expert.up_proj"]
 
 
+@pytest.mark.parametrize(
+    "pattern", ["model.layers.0.mlp.experts.1", "model.layers.0.mlp.*.1.up_proj", r"re:.*\.1\.up_proj"]
+)
+def test_metadata_may_tell_experts_apart(tmp_path, pattern):
+    experts = {f"model.layers.0.mlp.experts.{e}.up_proj": nvfp4(32, 32, e) for e in (0, 2)}
+    experts["model.layers.0.mlp.experts.1.up_proj"] = plain(32, 32)
+    folder = make(tmp_path / "m", experts, modelopt("NVFP4", ignore=[pattern]))
+    assert formats_of(folder)["model.layers.0.mlp.experts.1.up_proj"] is None
+    assert rules(audit(folder)) == {"mixed-experts"}
+
+
 def test_the_three_projections_may_speak_for_experts(tmp_path):
     layers = {f"model.layers.0.moe.{p}_proj": {"quant_algo": "NVFP4"} for p in ("gate", "up", "down")}
     folder = make(tmp_path / "m", {"model.layers.0.moe.experts.0.up_proj": nvfp4()}, mixed(layers))

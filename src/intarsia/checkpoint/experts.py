@@ -1,20 +1,19 @@
 """Routed experts of one layer: a set that must be complete and stored one way."""
 
-import re
 from collections.abc import Mapping
 
 from intarsia.checkpoint.findings import Findings
 from intarsia.checkpoint.module import Module
-
-_EXPERT = re.compile(r"(.+\.experts)\.(\d{1,7})\.(.+)")
 
 
 def expert_sets(modules: Mapping[str, Module]) -> dict[str, dict[int, dict[str, Module]]]:
     """Container -> expert -> projection -> module."""
     sets: dict[str, dict[int, dict[str, Module]]] = {}
     for name, module in modules.items():
-        if ".experts." in name and (match := _EXPERT.fullmatch(name)):
-            sets.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3]] = module
+        container, inside, rest = name.partition(".experts.")
+        number, _, projection = rest.partition(".")
+        if inside and projection and number.isdecimal() and len(number) < 8:
+            sets.setdefault(f"{container}.experts", {}).setdefault(int(number), {})[projection] = module
     return sets
 
 

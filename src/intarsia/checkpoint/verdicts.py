@@ -15,6 +15,7 @@ from intarsia.checkpoint.patterns import Patterns
 from intarsia.checkpoint.recipes import Carrier, Recipe, TargetGroup
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,6})(?:\.|$)")
+_SPECIAL = re.compile(r"^re:|[?\[]|\*.")  # anything but a name, or a name's beginning and a star
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _ROUTERS = frozenset(("gate", "router", "shared_expert_gate", "wg"))
 _VISION = frozenset(
@@ -41,6 +42,14 @@ class Judge:
         self._recipes: Mapping[str, Recipe] = carrier.layers or {}
         self._used: set[str] = set()
         self._targets = [(group, _target_patterns(group)) for group in carrier.groups]
+        self._containers: dict[str, list[Verdict]] | None = {} if self._experts_are_alike() else None
+
+    def _experts_are_alike(self) -> bool:
+        """Whether nothing in the metadata can tell one expert of a layer from another."""
+        if is_legacy(self.carrier) or self._targets:
+            return False
+        names = (*(self.carrier.exclude or ()), *self._recipes)
+        return not any(".experts." in name or _SPECIAL.search(name) for name in names)
 
     def unused(self) -> list[str]:
         """Entries of `quantized_layers` that no module asked for."""
@@ -48,6 +57,14 @@ class Judge:
 
     def verdicts(self, name: str) -> list[Verdict]:
         """What the carrier says about a module; several only where target groups overlap."""
+        container, inside, _ = name.partition(".experts.")
+        if self._containers is None or not inside:
+            return self._verdicts(name)
+        if container not in self._containers:
+            self._containers[container] = self._verdicts(name)
+        return self._containers[container]
+
+    def _verdicts(self, name: str) -> list[Verdict]:
         names = aliases(name, self.layers)
         if pattern := self.exclude.match(names):
             return [Verdict(None, f"excluded by {pattern!r}")]
