@@ -5,10 +5,10 @@ gate+up is one stacked matrix, gate rows first: [2I, D], or [E, 2I, D] for exper
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from intarsia.core.rows import pad_rows
 from intarsia.formats.stored import Stored
+from intarsia.kernels.elementwise import silu
 from intarsia.kernels.linear import linear
 from intarsia.kernels.router import Routing
 from intarsia.kernels.weights import Weight
@@ -17,7 +17,7 @@ from intarsia.kernels.weights import Weight
 def swiglu(gate_up: Tensor, limit: float) -> Tensor:
     """silu(min(g, limit)) * clamp(u, -limit, limit) of `gate_up` [R, 2I] -> [R, I]; float32, rounded once."""
     gate, up = gate_up.float().chunk(2, -1)
-    return (F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).to(gate_up.dtype)
+    return (silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).to(gate_up.dtype)
 
 
 def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: float) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intarsia.kernels.elementwise import sigmoid
+
 POST_MULTIPLIER = 2.0
 
 
@@ -32,8 +34,8 @@ def mix(
     inverse_rms = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
     m = F.linear(flat, fn.float()) * inverse_rms
     base, scale = base.float(), scale.float()
-    pre = torch.sigmoid(m[:, :count] * scale[0] + base[:count]) + eps
-    post = POST_MULTIPLIER * torch.sigmoid(m[:, count : 2 * count] * scale[1] + base[count : 2 * count])
+    pre = sigmoid(m[:, :count] * scale[0] + base[:count]) + eps
+    post = POST_MULTIPLIER * sigmoid(m[:, count : 2 * count] * scale[1] + base[count : 2 * count])
     logits = (m[:, 2 * count :] * scale[2] + base[2 * count :]).view(rows, count, count)
     return HyperMix(pre, post, sinkhorn(torch.softmax(logits, -1) + eps, eps, iterations))
 

@@ -5,8 +5,8 @@ The window of a stream is a ring of raw columns (see `intarsia.kernels.ring`).
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from intarsia.kernels.elementwise import silu
 from intarsia.kernels.ring import earlier, remember
 from intarsia.kernels.rows import Rows
 
@@ -27,6 +27,6 @@ def convolve(raw: Tensor, taps: Tensor, window: Tensor, rows: Rows) -> Tensor:
         total = columns[: segment.count] * taps[:, 0]
         for tap in range(1, taps.shape[1]):
             total = total + columns[tap : tap + segment.count] * taps[:, tap]
-        out[segment.rows] = F.silu(total)
+        out[segment.rows] = silu(total)
         remember(window[segment.stream], raw[segment.rows], segment)
     return out

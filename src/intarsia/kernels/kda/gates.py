@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from intarsia.kernels.elementwise import sigmoid
+
 UNIT_EPS = 1e-6
 
 
@@ -14,7 +16,7 @@ def log_decay(f: Tensor, a_log: Tensor, dt_bias: Tensor, lower_bound: float) -> 
     """
     heads = a_log.shape[0]
     shifted = (f.float() + dt_bias.float()).view(f.shape[0], heads, -1)
-    return lower_bound * torch.sigmoid(a_log.float().exp().view(1, heads, 1) * shifted)
+    return lower_bound * sigmoid(a_log.float().exp().view(1, heads, 1) * shifted)
 
 
 def unit_heads(x: Tensor, heads: int) -> Tensor:

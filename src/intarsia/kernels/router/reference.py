@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from intarsia.kernels.elementwise import sigmoid
 from intarsia.kernels.rows import Rows
 from intarsia.kernels.weights import Weight, dense
 
@@ -25,7 +26,7 @@ def route(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, scal
     Weights are the sigmoid values at the chosen, without the bias, divided by (their sum + 1e-20), times
     `scaling`.
     """
-    scores = torch.sigmoid(torch.nn.functional.linear(x.float(), dense(weight, torch.float32)))
+    scores = sigmoid(torch.nn.functional.linear(x.float(), dense(weight, torch.float32)))
     order = torch.sort(scores + bias.float(), dim=1, descending=True, stable=True).indices[:, :top]
     chosen = scores.gather(1, order)
     weights = chosen / (chosen.sum(1, keepdim=True) + WEIGHT_EPS) * scaling
