@@ -1,7 +1,6 @@
 """Networks that several modules run; transformers runs each of them once a session."""
 
 import pytest
-import torch
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from tests.models.cases import (
@@ -17,15 +16,6 @@ from tests.models.cases import (
 
 # Seeds for which no two pools or experts score so alike that rounding could swap them at the cut.
 RANDOM = {"pools_of_4": (POOLS_OF_4, 10), "pools_of_2": (POOLS_OF_2, 1), "pools_of_8": (POOLS_OF_8, 5)}
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread():
-    """Tiny matrices gain nothing from a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session", params=RANDOM)
