@@ -8,6 +8,9 @@ import time
 import pytest
 
 from intarsia.core.errors import UsageError
+from intarsia.server import start
+from intarsia.server.errors import KeyFileError
+from intarsia.server.settings import ServerSettings
 from intarsia.server.web.process import Process
 from tests.server.conftest import running
 from tests.server.inside import Inside
@@ -98,3 +101,16 @@ def test_sigusr1_dumps_stacks_and_the_step():
         assert json.dumps(server.lines).count('"step stalled"') == 1
         page = ask(server, "GET", "/metrics")[2].decode()
         assert "intarsia_stalled_steps_total 1.0" in page
+
+
+def test_what_cannot_start_is_told_before_anything_is_loaded(server, tmp_path, monkeypatch):
+    def load(*_, **__):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(start, "load_service", load)
+    with pytest.raises(UsageError, match="Address already in use"):
+        start.serve("demo", ServerSettings(port=server.port))
+    with pytest.raises(KeyFileError):
+        start.serve("demo", ServerSettings(port=0, api_key_file=str(tmp_path / "missing")))
+    with pytest.raises(AssertionError, match="loaded"):
+        start.serve("demo", ServerSettings(port=0))

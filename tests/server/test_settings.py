@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from intarsia.cli.main import main
 from intarsia.core.errors import UsageError
+from intarsia.server import start
 from intarsia.server.options import NAMES, options, read_file, reference_page, settings_from
 from intarsia.server.settings import ServerSettings
 
@@ -96,3 +98,43 @@ def test_settings_check_themselves(field, value):
 )
 def test_loopback(host, inside):
     assert ServerSettings(host=host).loopback is inside
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What the command would have served."""
+    seen = []
+    monkeypatch.setattr(start, "serve", lambda source, settings, **_: seen.append((source, settings)))
+    return seen
+
+
+def test_flags_of_the_command(started):
+    words = ["--port", "0", "--max-num-seqs", "3", "--idle-timeout", "5", "--metrics-open"]
+    words += ["--served-model-name", "a", "--served-model-name", "b", "--max-model-len", "256"]
+    assert main(["serve", "demo", *words]) == 0
+    expected = ServerSettings(
+        port=0, streams=3, idle_timeout=5.0, metrics_open=True, served_model_name=("a", "b"), window=256
+    )
+    assert started == [("demo", expected)]
+
+
+def test_the_command_reads_the_file_and_says_what_is_wrong(started, tmp_path, capsys):
+    file = tmp_path / "serve.toml"
+    file.write_text("port = 0\nmetrics-open = true\n")
+    assert main(["serve", "demo", "--config", str(file), "--queue", "9"]) == 0
+    assert started == [("demo", ServerSettings(port=0, metrics_open=True, queue=9))]
+    for words in (
+        ["--port", "70000"],
+        ["--colour", "red"],
+        ["--config", str(tmp_path / "none")],
+        ["--queue", "x"],
+    ):
+        assert main(["serve", "demo", *words]) == 2
+    capsys.readouterr()
+
+
+def test_every_flag_is_in_the_help(capsys):
+    assert main(["serve", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"--{option.name}" in told for option in options() if option.flag)
+    assert "--header-timeout" not in told

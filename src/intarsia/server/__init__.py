@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP service: settings, translation, grammars, replies, connections, observation."""

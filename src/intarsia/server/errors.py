@@ -1,6 +1,6 @@
 """What the HTTP service refuses, each kind with its status and its place in OpenAI's error envelope."""
 
-from intarsia.core.errors import IntarsiaError
+from intarsia.core.errors import IntarsiaError, UsageError
 
 
 class ApiError(IntarsiaError):
@@ -136,5 +136,5 @@ class TimeLimitError(ApiError):
     code = "time_limit"
 
 
-class KeyFileError(IntarsiaError):
+class KeyFileError(UsageError):
     """A file of API keys that cannot be used."""

@@ -12,7 +12,7 @@ from intarsia.engine.text import TextAssets
 from intarsia.loading.arrange import arrange
 from intarsia.server.service import ServedModel, Service
 from intarsia.server.settings import ServerSettings
-from intarsia.server.web.process import Process
+from intarsia.server.web.process import Process, bind, read_keys
 from intarsia.server.weights import weight_rows
 
 
@@ -46,5 +46,16 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
 
 
 def serve(source: str, settings: ServerSettings, *, progress: Progress = SILENT) -> None:
-    """Load and serve until a signal ends it."""
-    Process(load_service(source, settings, progress=progress)).run()
+    """Load and serve until a signal ends it.
+
+    The address and the key file are looked at before anything is loaded. Raises what `load_service` raises,
+    UsageError for an address that cannot be used, and KeyFileError.
+    """
+    read_keys(settings)
+    listener = bind(settings)
+    try:
+        process = Process(load_service(source, settings, progress=progress), listener)
+    except BaseException:
+        listener.close()
+        raise
+    process.run()

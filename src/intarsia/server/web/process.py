@@ -45,10 +45,12 @@ class _Server(Server):
 class Process:
     """Serves one service until it is told to end."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, listener: socket.socket | None = None) -> None:
+        """`listener` is a socket from `bind`; without one the settings' address is bound when it runs."""
         settings = service.settings
         self._service = service
-        self._keys = KeyFile(Path(settings.api_key_file)) if settings.api_key_file is not None else None
+        self._listener = listener
+        self._keys = read_keys(settings)
         metrics = Metrics(service)
         self._watchdog = Watchdog(service, metrics)
         routes = Routes(service, metrics, self._watchdog)
@@ -75,7 +77,8 @@ class Process:
         """Listen, serve, and return after a drain. Raises UsageError when the address cannot be used."""
         start_log()
         _raise_descriptor_limit(self._service.settings.max_connections)
-        listener = _listen(self._service.settings)
+        listener = self._listener or bind(self._service.settings)
+        listener.listen(BACKLOG)  # from here on clients wait instead of being refused
         try:
             asyncio.run(self._serve(listener))
         finally:
@@ -142,7 +145,13 @@ class Process:
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _listen(settings: ServerSettings) -> socket.socket:
+def read_keys(settings: ServerSettings) -> KeyFile | None:
+    """The API keys, None if none are asked for. Raises KeyFileError."""
+    return KeyFile(Path(settings.api_key_file)) if settings.api_key_file is not None else None
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """A socket that holds the settings' address, and refuses clients until it listens. Raises UsageError."""
     problem = ""
     listener: socket.socket | None = None
     try:
@@ -152,7 +161,6 @@ def _listen(settings: ServerSettings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)  # from here on clients wait instead of being refused
         listener.setblocking(False)
         return listener
     except OSError as error:
