@@ -57,7 +57,8 @@ def layer_config(experts: int, hidden: int, width: int) -> dict[str, Any]:
         },
         "hc_mult": 4, "hc_eps": 1e-6, "hc_sinkhorn_iters": 20, "routed_scaling_factor": 2.5,
         "swiglu_limit": 10.0, "index_share_for_mtp_iteration": True, "intermediate_size": 4096,
-        "moe_intermediate_size": width, "n_routed_experts": experts, "num_experts_per_tok": min(8, experts), "n_shared_experts": 1, "num_nextn_predict_layers": 1,
+        "moe_intermediate_size": width, "n_routed_experts": experts,
+        "num_experts_per_tok": min(8, experts), "n_shared_experts": 1, "num_nextn_predict_layers": 1,
     }  # fmt: skip
     return {"model_type": "glm5_next", "text_config": text}
 
