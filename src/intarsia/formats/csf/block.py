@@ -79,17 +79,15 @@ class Block:
                 found.append(Violation("csf-shape", name, f"shape {list(components[name].shape)}", expected))
         return found
 
-    def _values(self, components: Mapping[str, Tensor], owner: Tensor) -> list[Violation]:
-        """Every rule that the contents of well-shaped components break; `owner` is the block of each
-        escape.
-        """
+    def _values(self, components: Mapping[str, Tensor], start: Tensor) -> list[Violation]:
+        """Every rule that the contents of well-shaped components break; `start` tells blocks apart."""
         position = components["csf_escape_position"]
         found = common.at_most("csf_base", "a base of", components["csf_base"], HIGHEST_BASE)
         found += common.at_most(
             "csf_escape_count", "a count of", components["csf_escape_count"], HIGHEST_COUNT
         )
         found += common.at_most("csf_escape_position", "position", position, HIGHEST_COUNT)
-        if bool(((owner[1:] == owner[:-1]) & (position[1:] <= position[:-1])).any()):
+        if bool(((start[1:] == start[:-1]) & (position[1:] <= position[:-1])).any()):
             expected = "each position of a block above the one before"
             found.append(Violation("csf-order", "csf_escape_position", "positions out of order", expected))
         return found
@@ -97,7 +95,7 @@ class Block:
     def problems(self, components: Mapping[str, Tensor], rows: int, columns: int) -> list[Violation]:
         """Every rule that the components break. Raises CsfError when the codec cannot hold such a matrix."""
         found = self._shapes(components, rows, columns)
-        return found or self._values(components, _owners(components))
+        return found or self._values(components, _starts(components, columns))
 
     def require_shapes(self, components: Mapping[str, Tensor], rows: int, columns: int) -> None:
         """Raises CsfError unless the components have the dtypes and shapes of such a matrix."""
@@ -105,43 +103,45 @@ class Block:
 
     def _checked(self, components: Mapping[str, Tensor], rows: int, columns: int) -> Tensor:
         self.require_shapes(components, rows, columns)
-        owner = _owners(components)
-        common.raise_first(self.name, self._values(components, owner))
-        return owner
+        start = _starts(components, columns)
+        common.raise_first(self.name, self._values(components, start))
+        return start
 
     def decode_into(self, components: Mapping[str, Tensor], out: Tensor) -> None:
         """Writes the scale bytes into the contiguous `out` uint8 [R, C]."""
         rows, columns = out.shape
-        owner = self._checked(components, rows, columns)
-        down, across = rows // ROWS, columns // COLUMNS
+        start = self._checked(components, rows, columns)
         pairs = common.add_nibbles(components["csf_codes"], components["csf_base"].unsqueeze(-1))
-        out.view(torch.int16).view(down, ROWS, across).copy_(pairs.transpose(1, 2))
+        out.view(torch.int16).view(rows // ROWS, ROWS, columns // COLUMNS).copy_(pairs.transpose(1, 2))
         position = components["csf_escape_position"].long()
-        block_row = torch.div(owner, across, rounding_mode="floor")
-        row, column = block_row * ROWS + (position >> 1), (owner - block_row * across) * COLUMNS
-        spot = row * columns + column + (position & 1)
+        spot = start.add_(position >> 1, alpha=columns).add_(position & 1)
         out.view(-1).scatter_(0, spot, components["csf_escape_value"].contiguous())
 
     def cut(
         self, components: Mapping[str, Tensor], size: tuple[int, int], rows: range, columns: range
     ) -> dict[str, Tensor]:
         """The components of a part, without decoding: whole blocks. Nothing is refitted."""
-        owner = self._checked(components, *size)
+        self._checked(components, *size)
         common.require_steps(self.name, rows, ROWS, columns, COLUMNS)
         down = slice(rows.start // ROWS, rows.stop // ROWS)
         across = slice(columns.start // COLUMNS, columns.stop // COLUMNS)
-        inside = torch.zeros(components["csf_base"].shape, dtype=torch.bool, device=owner.device)
+        count = components["csf_escape_count"]
+        inside = torch.zeros(count.shape, dtype=torch.bool, device=count.device)
         inside[down, across] = True
-        keep = inside.view(-1)[owner]
+        keep = torch.repeat_interleave(inside.view(-1), count.reshape(-1).long())
         return {
             **{name: components[name][down, across].contiguous() for name in self.components[:3]},
             **{name: components[name][keep] for name in self.components[3:]},
         }
 
 
-def _owners(components: Mapping[str, Tensor]) -> Tensor:
-    """The block (int64) of every escape."""
-    return torch.repeat_interleave(components["csf_escape_count"].reshape(-1).long())
+def _starts(components: Mapping[str, Tensor], columns: int) -> Tensor:
+    """Where in the matrix the block of every escape starts (int64), which also tells the blocks apart."""
+    count = components["csf_escape_count"]
+    down = torch.arange(0, count.shape[0] * ROWS * columns, ROWS * columns, device=count.device)
+    across = torch.arange(0, columns, COLUMNS, device=count.device)
+    starts = (down.unsqueeze(1) + across).view(-1)
+    return torch.repeat_interleave(starts, count.reshape(-1).long())
 
 
 BLOCK = Block()
