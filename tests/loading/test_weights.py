@@ -205,9 +205,17 @@ def test_the_vision_tower_is_named_when_unused_and_refused_when_partly_present(t
     assert violations(partial) == {("missing-tensor", "model.visual.post_layernorm.weight")}
 
 
-def test_block_scales_that_would_not_line_up_are_refused(small, tmp_path):
+def test_stacked_parts_that_end_inside_blocks_keep_their_own(small, tmp_path):
     out = convert(small(moe_intermediate_size=64).path, tmp_path / "out", recipe="fp4-local")
-    assert violations(out) == {("stack-blocks", "layers.1.mlp.shared_experts.gate_up")}
+    weight = load_weights(out)["layers.1.mlp.shared_experts.gate_up"]
+    assert (weight.format, weight.shape, weight.row_parts) == ("FP8_PB_WO", (128, 128), 2)
+    held = modules(out)
+    with out.reader() as reader:
+        parts = [
+            formats.get("FP8_PB_WO").decode({s: reader.read_entry(e) for s, e in held[name].tensors.items()})
+            for name in (f"{L}1.mlp.shared_experts.gate_proj", f"{L}1.mlp.shared_experts.up_proj")
+        ]
+    assert torch.equal(formats.get(weight.format).decode(weight), torch.cat(parts))
 
 
 def test_a_float32_checkpoint_loads_as_float32(tmp_path):

@@ -22,7 +22,6 @@ from intarsia.loading.errors import LoadError
 from intarsia.loading.layout import PLAIN, Arranged, Arrangement, Conversion, Piece, Slot, each_module
 from intarsia.selection.resolve import Selection, Target
 
-BLOCK_ROWS = 128
 __all__ = ["Arranged", "Arrangement", "Piece", "Slot", "arrange"]
 
 _SCALARS = frozenset(["weight_scale_2", "input_scale"])
@@ -118,10 +117,7 @@ class _Arranger:
             return None
         format_name = next(iter(kinds))[0]
         rows = (held[0].shape or (0, 0))[-2]
-        if format_name == "FP8_PB_WO" and module.parts > 1 and rows % BLOCK_ROWS:
-            self._add(
-                "stack-blocks", module.name, f"parts of {rows} rows", f"whole blocks of {BLOCK_ROWS} rows"
-            )
+        row_parts = formats.get(format_name).row_parts([rows] * module.parts) if module.parts > 1 else 1
         form = self._form(held[0])
         slots = {
             suffix: _slot(module, dtype, shape, suffix, format_name)
@@ -138,7 +134,7 @@ class _Arranger:
             conversions.append(Conversion(target, expert, part))
             if "input_scale" in form:
                 pieces.append(Piece((found.tensors["input_scale"],), "input_scale", expert, part))
-        return Arranged(module, format_name, slots, tuple(pieces), tuple(conversions))
+        return Arranged(module, format_name, slots, tuple(pieces), tuple(conversions), row_parts=row_parts)
 
     def _form(self, module: Module) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """dtype and shape of the tensors a module has once loaded."""

@@ -47,14 +47,41 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a stored tensor of shape `whole`: its first entry and its size along every dimension."""
+
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        """The entries along every dimension."""
+        return tuple(range(s, s + n) for s, n in zip(self.starts, self.counts, strict=True))
+
+    def inside(self, rows: range) -> tuple[slice, ...]:
+        """The region's entries among `rows` of the tensor, all other dimensions cut too."""
+        first, last = max(rows.start, self.starts[0]), min(rows.stop, self.starts[0] + self.counts[0])
+        others = (slice(part.start, part.stop) for part in self.ranges[1:])
+        return (slice(first - rows.start, last - rows.start), *others)
+
+
+@dataclass(frozen=True, slots=True)
 class Arranged:
-    """One run-time weight: its tensors and what fills them. `format` None means a plain tensor."""
+    """One run-time weight: its tensors and what fills them. `format` None means a plain tensor.
+
+    Of a rank's share, `regions` says by suffix which part of every source's tensor is read (None: all of
+    it), and `origin` where that begins inside a scale block. `row_parts` is `Stored`'s.
+    """
 
     module: RuntimeModule
     format: str | None
     slots: Mapping[str, Slot]
     pieces: tuple[Piece, ...]
     conversions: tuple[Conversion, ...] = ()
+    regions: Mapping[str, Region] | None = None
+    origin: tuple[int, int] = (0, 0)
+    row_parts: int = 1
 
     @property
     def nbytes(self) -> int:

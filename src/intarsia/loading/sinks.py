@@ -5,6 +5,8 @@ from typing import Protocol
 
 import torch
 
+from intarsia.loading.layout import Region
+
 
 class Sink(Protocol):
     """Takes the encoded tensors of one matrix, rows in order."""
@@ -14,14 +16,26 @@ class Sink(Protocol):
 
 
 class Place:
-    """The final tensors of a matrix by suffix, as views of whatever they are a part of."""
+    """The final tensors of a matrix by suffix, as views of whatever they are a part of.
 
-    def __init__(self, views: Mapping[str, torch.Tensor]) -> None:
+    With `regions` they hold that part of the matrix, and what lies outside is dropped.
+    """
+
+    def __init__(
+        self, views: Mapping[str, torch.Tensor], regions: Mapping[str, Region] | None = None
+    ) -> None:
         self._views = views
+        self._regions = regions
 
     def put(self, suffix: str, row: int, part: torch.Tensor) -> None:
         """Copies the part to its place; nothing of it is kept."""
         view = self._views[suffix]
+        if part.ndim and self._regions is not None:
+            region = self._regions[suffix]
+            where = region.inside(range(row, row + part.shape[0]))
+            if where[0].start >= where[0].stop:
+                return
+            part, row = part[where], row + where[0].start - region.starts[0]
         if part.ndim:
             view = view[row : row + part.shape[0]]
         view.copy_(part)

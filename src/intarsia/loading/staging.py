@@ -5,8 +5,11 @@ from typing import Any
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
+from intarsia.loading.layout import Region
 
 PINNED_BYTES = 16 << 20
+BAND_BYTES = 16 << 20
+"""Of a matrix that is cut by columns, as much is read at a time."""
 
 
 class Staging:
@@ -40,6 +43,24 @@ class Staging:
             self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
             part.copy_(pinned, non_blocking=True)
             self._free[self._turn].record()
+
+    def fill_region(self, entry: TensorEntry, target: torch.Tensor, region: Region | None) -> None:
+        """A part of an entry, or all of it. Whole rows are read by themselves; of cut rows all is read, some
+        rows at a time.
+        """
+        if region is None or not region.counts:
+            self.fill(entry, target)
+            return
+        starts, counts = region.starts, region.counts
+        row = entry.nbytes // entry.shape[0]
+        if target.nbytes == row * counts[0]:
+            self.fill(entry, target, starts[0] * row)
+            return
+        band = max(1, BAND_BYTES // row)
+        for first in range(starts[0], starts[0] + counts[0], band):
+            rows = range(first, min(first + band, starts[0] + counts[0]))
+            part = self.rows(entry, first, len(rows), target.dtype)
+            target[first - starts[0] : rows.stop - starts[0]].copy_(part[region.inside(rows)])
 
     def rows(self, entry: TensorEntry, first: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Rows of an entry's first dimension, in memory of their own on the device."""

@@ -19,9 +19,10 @@ from intarsia.loading.arrange import arrange
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
 from intarsia.loading.converter import Converter
-from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Slot
+from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Region, Slot
 from intarsia.loading.measure import Meter, Stopwatch
 from intarsia.loading.receipts import run_receipt, weight_hashes
+from intarsia.loading.shares import share_of
 from intarsia.loading.sinks import Place
 from intarsia.loading.staging import Staging
 from intarsia.selection.manifest import Manifest
@@ -39,6 +40,8 @@ def load_weights(
     budget: int | None = None,
     layer_max_input_scale: LayerMax = "off",
     receipt: str | os.PathLike[str] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
     progress: Progress = SILENT,
 ) -> dict[str, Weight]:
     """Run-time name -> weight of a checkpoint; what `manifest` names is encoded while it is read.
@@ -52,14 +55,17 @@ def load_weights(
     `layer_max_input_scale` gives the experts of a layer one activation scale (see `calibration`). `receipt`
     names a file for the hashes of all tensors, the seconds of each phase, and predicted and measured memory.
 
-    Raises what `arrange` raises and SelectionError before a weight is read; BudgetError; ConvertError for a
-    weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
+    With `ranks` above one only the share of `rank` is read and kept: the bytes of that part of the whole
+    (see `shares`). What is encoded on the way is encoded whole, band by band, and cut.
+
+    Raises what `arrange` and `share_of` raise and SelectionError before a weight is read; BudgetError;
+    ConvertError for a weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
     """
     if receipt is not None:
         refuse_receipt(receipt)
     watch = Stopwatch()
     with watch.phase("headers"):
-        plan = prepared(source, manifest)
+        plan = share_of(prepared(source, manifest), rank, ranks)
     place = torch.device(device)
     meter = Meter(place) if receipt is not None else None
     weights: dict[str, Weight] = {}
@@ -124,28 +130,33 @@ class Loader:
         self.fill(arranged, tensors)
         if arranged.format is None:
             return tensors["weight"]
-        return formats.get(arranged.format).stored(tensors)
+        kind = formats.get(arranged.format)
+        return kind.stored(tensors, origin=arranged.origin, row_parts=arranged.row_parts)
 
     def fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
         """Fills tensors of the weight's slots."""
         for piece in arranged.pieces:
-            self._fill(piece, place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
+            target = place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+            self._fill(piece, target, arranged.regions[piece.suffix] if arranged.regions else None)
             self._phase.advance(sum(entry.nbytes for entry in piece.entries))
         if self._converter is not None and arranged.conversions:
             self._converter.convert(
-                (conversion.target, Place(_views(tensors, arranged, conversion)))
+                (conversion.target, Place(_views(tensors, arranged, conversion), arranged.regions))
                 for conversion in arranged.conversions
             )
 
-    def _fill(self, piece: Piece, target: torch.Tensor) -> None:
+    def _fill(self, piece: Piece, target: torch.Tensor, region: Region | None) -> None:
         if piece.codec is None:
-            self._staging.fill(piece.entries[0], target)
+            self._staging.fill_region(piece.entries[0], target, region)
             return
         components = {}
         for entry in piece.entries:
             part = torch.empty(entry.shape, dtype=torch_dtype(entry), device=self._staging.device)
             self._staging.fill(entry, part)
             components[entry.name.rpartition(".")[2]] = part
+        if region is not None:
+            rows, columns = region.ranges
+            components = csf.cut(components, (region.whole[0], region.whole[1]), rows, columns, piece.codec)
         csf.decode_into(components, target, piece.codec)
 
 
