@@ -60,6 +60,8 @@ class PageBudget:
         """Let a lane write positions from `begin` to `end`; False if that needs pages that are not there
         now."""
         missing = self._pool.missing(lane.slot, end, begin)
+        if not missing:
+            return True
         beyond = missing - max(0, lane.reserved - self._pool.held(lane.slot))
         if beyond > 0 and not self._make_room(beyond, ()):
             return False

@@ -150,6 +150,7 @@ class StepLoop:
                 rows = sum(len(part.tokens) for part in parts)
                 self._measured.steps.record(rows, self._clock() - begin)
             kept = [self._advance(part, hidden, *speaking.get(id(part), (None, ()))) for part in parts]
+            self._runner.commit(parts, kept)
             if self._watch is not None:
                 self._watch(list(zip(parts, kept, strict=True)))
             self._guess(parts)
@@ -174,16 +175,22 @@ class StepLoop:
         """For every part that has logits: the logits, and what its lane draws from them."""
         if not parts:
             return {}
-        own = torch.split(self._runner.logits(hidden, parts), [part.logits for part in parts])
-        rows, ready = [], []
-        for part, logits in zip(parts, own, strict=True):
+        logits = self._runner.logits(hidden, parts)
+        own = torch.split(logits, [part.logits for part in parts])
+        rows: list[Tensor] = []
+        ready: list[tuple[Part, Tensor]] = []
+        for part, plain in zip(parts, own, strict=True):
             try:
-                rows.append(adjusted(logits, part.lane))
-                ready.append((part, logits))
+                rows.append(adjusted(plain, part.lane))
+                ready.append((part, plain))
             except Exception as error:
                 self._fail(part.lane, error)
-        drawn = draw_rows(rows, [part.lane for part, _ in ready]) if ready else []
-        return {id(part): (logits, tokens) for (part, logits), tokens in zip(ready, drawn, strict=True)}
+        if not ready:
+            return {}
+        unchanged = all(changed is plain for changed, plain in zip(rows, own, strict=False))
+        whole = logits if unchanged and len(rows) == len(parts) else torch.cat(rows)
+        drawn = draw_rows(whole, [(part.lane, part.logits) for part, _ in ready])
+        return {id(part): (plain, tokens) for (part, plain), tokens in zip(ready, drawn, strict=True)}
 
     def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
         """Commit a part's rows, and give its lane what was drawn; how many rows stay."""
@@ -210,10 +217,8 @@ class StepLoop:
         if logits is not None and part.verifies:
             taken, right = take(lane, logits, drawn)
             self.guesser.record(lane, right)
-            self._runner.commit(part, taken)
             lane.done += taken
             return taken
-        self._runner.commit(part, len(part.tokens))
         lane.done = part.end
         if not part.recurrent and lane.request.prompt_logprobs is not None and not lane.prompt_told:
             self._prompt_logprobs(part, hidden, lane.request.prompt_logprobs)

@@ -145,7 +145,8 @@ class PagePool:
 
     def _writable(self, held: list[int], index: int, begin: int | None) -> bool:
         page = held[index]
-        return self._streams[page] == 1 and all(promised <= (begin or 0) for promised in self._promised[page])
+        promised = self._promised[page]
+        return self._streams[page] == 1 and (not promised or max(promised) <= (begin or 0))
 
     def _replace(self, stream: int, index: int) -> None:
         old, new = self._held[stream][index], self._take()

@@ -30,6 +30,8 @@ class Part:
     recurrent: bool
     logits: int = 0
     """How many of the last rows say what follows."""
+    slot: int = -1
+    """The lane's stream in the caches, when the step was laid out."""
     rows: slice = field(default_factory=lambda: slice(0, 0))
     """Where they are in the step; set when it is laid out."""
 
@@ -55,14 +57,21 @@ class StepRunner:
         """Lay out the parts' rows, recurrent ones first, and run them; final-normed hidden rows [R, D]."""
         first = 0
         for part in sorted(parts, key=lambda part: not part.recurrent):
+            part.slot = part.lane.slot
             part.rows = slice(first, first + len(part.tokens))
             first = part.rows.stop
-        pieces = [Piece(part.lane.slot, part.position, part.tokens, part.recurrent) for part in parts]
+        pieces = [Piece(part.slot, part.position, part.tokens, part.recurrent) for part in parts]
         return self.model.hidden(rows_of(pieces, self.state.page_table), self.state)
 
-    def commit(self, part: Part, rows: int) -> None:
-        """Keep the first `rows` rows of a part; of a prompt piece, all."""
-        self.state.commit(part.lane.slot, rows if part.recurrent else 1)
+    def commit(self, parts: Sequence[Part], kept: Sequence[int]) -> None:
+        """Keep the first rows of each part, as many as `kept` says; of a prompt piece, all."""
+        # As State.commit does it for one stream, for all of them at once.
+        slots = [part.slot for part in parts]
+        copies = [max(rows, 1) - 1 if part.recurrent else 0 for part, rows in zip(parts, kept, strict=True)]
+        current = self.state.current
+        current[torch.tensor(slots, device=current.device)] = torch.tensor(
+            copies, dtype=current.dtype, device=current.device
+        )
 
     def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
         """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""

@@ -95,13 +95,17 @@ def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
         positions += range(piece.position, piece.position + count)
         streams += [piece.stream] * count
         starts.append(starts[-1] + count)
-    missing = padded_count(len(tokens)) - len(tokens)
+    count = padded_count(len(tokens))
+    missing = count - len(tokens)
     device = page_table.device
+    # One copy to the device for everything that is int32.
+    numbers = [*positions, *[0] * missing, *streams, *[NO_STREAM] * missing, *starts]
+    packed = torch.tensor(numbers, dtype=torch.int32, device=device)
     return Rows(
         tokens=torch.tensor(tokens + [0] * missing, dtype=torch.int64, device=device),
-        positions=torch.tensor(positions + [0] * missing, dtype=torch.int32, device=device),
-        streams=torch.tensor(streams + [NO_STREAM] * missing, dtype=torch.int32, device=device),
-        starts=torch.tensor(starts, dtype=torch.int32, device=device),
+        positions=packed[:count],
+        streams=packed[count : 2 * count],
+        starts=packed[2 * count :],
         page_table=page_table,
         recurrent_segments=sum(piece.recurrent for piece in ordered),
     )

@@ -12,11 +12,22 @@ _BASE = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
-def _hash(tokens: "array[int] | list[int]") -> int:
-    value = 0
-    for token in tokens:
-        value = (value * _BASE + token + 1) & _MASK
-    return value
+class _Rolling:
+    """The hash of the last `width` tokens: the sum of (token + 1) * base**age, modulo 2**64."""
+
+    def __init__(self, width: int) -> None:
+        self.value = 0
+        self._taken = 0
+        self._width = width
+        self._oldest = pow(_BASE, width, 1 << 64)
+
+    def push(self, tokens: "array[int]") -> None:
+        """The last of `tokens` is new."""
+        value = self.value * _BASE + tokens[-1] + 1
+        self._taken += 1
+        if self._taken > self._width:
+            value -= (tokens[-1 - self._width] + 1) * self._oldest
+        self.value = value & _MASK
 
 
 class CopyIndex:
@@ -27,18 +38,27 @@ class CopyIndex:
     """
 
     def __init__(self, prompt: "array[int]") -> None:
-        self._tokens = prompt[:]
         self._prompt = len(prompt)
         self._hashes: npt.NDArray[np.uint64] | None = None
         self._ends: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._reply: dict[int, int] = {}
+        self._last, self._last_of_reply = _Rolling(PROMPT_MATCH), _Rolling(REPLY_MATCH)
+        beginning = max(0, self._prompt - REPLY_MATCH)
+        self._tokens = prompt[:beginning]
+        for token in prompt[beginning:]:
+            self._append(token)
 
     def push(self, token: int) -> None:
         """Take the next token of the reply."""
         end = len(self._tokens)
         if end - self._prompt >= REPLY_MATCH:
-            self._reply[_hash(self._tokens[end - REPLY_MATCH :])] = end
+            self._reply[self._last_of_reply.value] = end
+        self._append(token)
+
+    def _append(self, token: int) -> None:
         self._tokens.append(token)
+        self._last.push(self._tokens)
+        self._last_of_reply.push(self._tokens)
 
     def propose(self, most: int) -> list[int]:
         """`most` tokens that followed the latest earlier occurrence of the last ones; none if there is none.
@@ -56,22 +76,23 @@ class CopyIndex:
     def _in_reply(self) -> int:
         if len(self._tokens) - self._prompt < REPLY_MATCH:
             return 0
-        last = self._tokens[-REPLY_MATCH:]
-        end = self._reply.get(_hash(last), 0)
-        return end if end and self._tokens[end - REPLY_MATCH : end] == last else 0
+        end = self._reply.get(self._last_of_reply.value, 0)
+        return end if end and self._same(end, REPLY_MATCH) else 0
 
     def _in_prompt(self) -> int:
         """The end of the latest run in the prompt that equals the last tokens and has something after it."""
         if self._prompt <= PROMPT_MATCH:
             return 0
-        hashes = self._index()
-        last = self._tokens[-PROMPT_MATCH:]
-        place = int(np.searchsorted(hashes, np.uint64(_hash(last)), side="right")) - 1
-        if place < 0 or int(hashes[place]) != _hash(last):
+        hashes, last = self._index(), self._last.value
+        place = int(hashes.searchsorted(np.uint64(last), side="right")) - 1
+        if place < 0 or int(hashes[place]) != last:
             return 0
         end = int(self._ends[place])
         # The run of the last tokens themselves is no earlier occurrence, even where the prompt ends in it.
-        return end if end < len(self._tokens) and self._tokens[end - PROMPT_MATCH : end] == last else 0
+        return end if end < len(self._tokens) and self._same(end, PROMPT_MATCH) else 0
+
+    def _same(self, end: int, width: int) -> bool:
+        return self._tokens[end - width : end] == self._tokens[-width:]
 
     def _index(self) -> npt.NDArray[np.uint64]:
         if self._hashes is None:

@@ -20,22 +20,21 @@ def adjusted(rows: Tensor, lane: Lane) -> Tensor:
     return rows if lane.masks is None else masked(rows, lane.masks)
 
 
-def draw_rows(rows: Sequence[Tensor], lanes: Sequence[Lane]) -> list[list[int]]:
-    """Draw a token for every row of every lane's adjusted logits [n, V], in one draw.
+def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[int]]:
+    """Draw a token for every row of adjusted logits [n, V], so many rows for each lane, in one draw.
 
     Row j of a lane stands after the first j of its guesses, so it draws the token at `length` + j.
     """
     positions: list[int] = []
     settings: list[SamplingSettings] = []
-    for part, lane in zip(rows, lanes, strict=True):
-        positions += range(lane.length, lane.length + len(part))
-        settings += [lane.sampling] * len(part)
-    logits = torch.cat(list(rows))
+    for lane, count in lanes:
+        positions += range(lane.length, lane.length + count)
+        settings += [lane.sampling] * count
     drawn: list[int] = draw(logits, torch.tensor(positions, device=logits.device), settings).tolist()
     result, first = [], 0
-    for part in rows:
-        result.append(drawn[first : first + len(part)])
-        first += len(part)
+    for _, count in lanes:
+        result.append(drawn[first : first + count])
+        first += count
     return result
 
 
