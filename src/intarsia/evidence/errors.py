@@ -31,5 +31,9 @@ class IncomparableError(ViolationsError):
         super().__init__("bench compare", violations)
 
 
+class OverlapError(IntarsiaError):
+    """Streams that did not write at the same time: their speed would be of fewer."""
+
+
 class ReportError(IntarsiaError):
     """A folder without receipts, or a page that is not what its receipts say."""

@@ -37,11 +37,19 @@ def verify_receipt(path: str | os.PathLike[str]) -> tuple[Receipt, list[Violatio
     """
     receipt, found = receipts.verify(path)
     notes = receipts.unchecked(receipt)
-    for form in _forms(receipt):
-        held, missing = _files(receipt, form)
-        found += held
-        notes += missing
-    found += list(_totals(receipt))
+    if any(violation.rule == "receipt-id" for violation in found):
+        return receipt, found, [*notes, "its parts: they are not the ones that were written"]
+    problem = ""
+    try:
+        for form in _forms(receipt):
+            held, missing = _files(receipt, form)
+            found += held
+            notes += missing
+        found += list(_totals(receipt))
+    except (KeyError, TypeError, ValueError) as error:  # a ValidationError of msgspec is a ValueError
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        found.append(Violation("receipt-parts", str(path), problem, f"the parts of a {receipt.kind} receipt"))
     return receipt, found, notes
 
 

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from intarsia.evidence.report.markup import Markup, tag
-from intarsia.evidence.report.svg import WIDTH, nice_top
+from intarsia.evidence.report.svg import LETTER, WIDTH, nice_top
 
 ROW, GAP, HEAD = 14.0, 26.0, 4.0
-LETTER = 5.6
-"""Width of a letter, so that what stands behind the longest bar stays inside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,9 @@ def table(
     """A table whose first column names the row; on narrow screens it scrolls in its own frame."""
     head = tag("tr", *(tag("th", column, scope="col") for column in columns))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
-    shown = tag("caption", caption) if caption is not None else ""
-    return tag(
-        "div", tag("table", shown, tag("thead", head), tag("tbody", *body)), class_="frame", tabindex="0"
-    )
+    shown = tag("p", caption, class_="caption") if caption is not None else ""
+    grid = tag("table", tag("thead", head), tag("tbody", *body))
+    return join([shown, tag("div", grid, class_="frame", tabindex="0")])
 
 
 def key(series: object, name: Content) -> Markup:

@@ -8,6 +8,7 @@ from intarsia.evidence.report.lines import Source
 from intarsia.evidence.report.markup import Content, Markup, join, key, table, tag
 from intarsia.evidence.report.numbers import number, size
 
+MOST_BARS = 8
 MOMENTS = (("service", "In service"), ("load peak", "At the load's peak"))
 
 
@@ -22,21 +23,27 @@ def _one(source: Source) -> Markup:
         tag("h3", results["subject"]["label"]),
         tag(
             "p",
-            f"{results['device']}, {results['streams']} streams, {number(results['context'])} tokens each. "
+            f"{results['device']}, {_streams(results['streams'])}, {number(results['context'])} tokens each. "
             "Predicted from headers before anything was read; measured tensor by tensor.",
             class_="soft",
         ),
     ]
-    for moment, title in MOMENTS:
-        owners = [(index, row) for index, row in enumerate(results["owners"]) if row["moment"] == moment]
-        parts += [
-            tag("div", _plot(title, [row for _, row in owners]), class_="plots"),
-            _table(source, title, owners),
-        ]
+    moments = [
+        (title, [(index, row) for index, row in enumerate(results["owners"]) if row["moment"] == moment])
+        for moment, title in MOMENTS
+    ]
+    plots = [_plot(title, [row for _, row in owners]) for title, owners in moments]
+    parts.append(tag("div", *plots, class_="plots"))
+    parts += [_table(source, title, owners) for title, owners in moments]
     return tag("section", *parts)
 
 
+def _streams(count: int) -> str:
+    return f"{count} stream{'s' if count > 1 else ''}"
+
+
 def _plot(title: str, owners: Sequence[dict[str, Any]]) -> Markup:
+    shown = sorted(owners, key=lambda row: -(row["measured"] or row["predicted"] or 0))[:MOST_BARS]
     groups = [
         (
             row["owner"],
@@ -46,12 +53,12 @@ def _plot(title: str, owners: Sequence[dict[str, Any]]) -> Markup:
                 if row[name] is not None
             ],
         )
-        for row in sorted(owners, key=lambda row: -(row["measured"] or row["predicted"] or 0))
+        for row in shown
         if row["predicted"] or row["measured"]
     ]
     keys = [key(series, name) for series, name in enumerate(("predicted", "measured"))]
     plot = bar_list(f"{title}: bytes by owner", groups)
-    return tag("figure", plot, tag("figcaption", f"{title}, by owner.", *keys))
+    return tag("figure", plot, tag("figcaption", f"{title}, the largest owners.", *keys))
 
 
 def _table(source: Source, title: str, owners: Sequence[tuple[int, dict[str, Any]]]) -> Markup:

@@ -21,11 +21,12 @@ def page(receipts: Mapping[str, Receipt]) -> bytes:
     """The page of receipts by file name."""
     sources = [Source(name, receipts[name], number) for number, name in enumerate(sorted(receipts))]
     parts: list[Content] = []
+    known = [source for source in sources if _fits(source)]
     for kind, part in PARTS.items():
-        chosen = [source for source in sources if source.receipt.kind == kind]
+        chosen = [source for source in known if source.receipt.kind == kind]
         if chosen:
             parts.append(part(chosen))
-    parts += [other_part(source) for source in sources if source.receipt.kind not in PARTS]
+    parts += [other_part(source) for source in sources if source not in known]
     body = tag(
         "body",
         tag("main", _head(sources), *parts, _not_run(sources), _receipts(sources)),
@@ -53,6 +54,18 @@ def page(receipts: Mapping[str, Receipt]) -> bytes:
         tag("style", Markup(f"\n{sheet()}")),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n".encode()
+
+
+def _fits(source: Source) -> bool:
+    """True if there is a part for this kind of receipt, and the receipt has all that the part shows.
+
+    One of an older or a newer version may not; its figures are then listed as they are.
+    """
+    part = PARTS.get(source.receipt.kind)
+    try:
+        return part is not None and bool(part([source]))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return False
 
 
 def _head(sources: Sequence[Source]) -> Markup:

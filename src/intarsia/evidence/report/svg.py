@@ -8,6 +8,8 @@ from intarsia.evidence.report.markup import Markup, tag
 
 WIDTH, HEIGHT = 420.0, 250.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 14.0, 40.0
+LETTER = 5.6
+"""Width of a letter, so that names stay inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Plot:
     def upright(self, x: float, label: str, row: int = 0) -> None:
         """A named vertical line."""
         left, _ = self.at(x, self.y.low)
-        anchor = "end" if left > WIDTH * 0.8 else "start"
+        anchor = "end" if left + LETTER * len(label) > WIDTH else "start"
         self.marks.append(tag("line", x1=left, x2=left, y1=TOP, y2=HEIGHT - BOTTOM, class_="rule"))
         self.marks.append(
             tag(

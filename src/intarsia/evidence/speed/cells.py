@@ -6,16 +6,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from intarsia.engine.engine import Engine
-from intarsia.engine.events import Event, Finished, Tokens
+from intarsia.engine.events import Event, Tokens
 from intarsia.engine.requests import Request
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.settings import GRID, StreamSettings
+from intarsia.evidence.errors import OverlapError
 from intarsia.evidence.machine import synchronize
 from intarsia.evidence.speed.settings import SpeedSettings
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 PROMPT_OF_DECODE = 2 * GRID
 """Tokens that each stream has read before it writes."""
+SLACK = 8
+"""Steps a stream, at most, until all streams have begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,63 +107,70 @@ def _prompt(model: Glm5NextModel, tokens: Sequence[int]) -> Timing:
     return Timing(time.perf_counter() - begin, len(tokens))
 
 
-class _Reply:
-    """Counts what a stream wrote."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.finished: Finished | None = None
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Tokens):
-            self.tokens += len(event.ids)
-        elif isinstance(event, Finished):
-            self.finished = event
-
-
 def _decode(model: Glm5NextModel, cell: Cell, tokens: Sequence[int], settings: SpeedSettings) -> Timing:
-    """From the moment every stream has its first token until all have written theirs."""
+    """From the moment every stream has its first token until each has written `decode_tokens` more.
+
+    Replies are allowed to be longer, so that all streams write in every step that is timed: those that began
+    first go on while the others read their prompts, and lucky drafts run ahead.
+    """
+    ahead = SLACK * cell.size * (1 + cell.drafts)
+    most = min(
+        ahead + settings.decode_tokens * (1 + cell.drafts),
+        model.config.max_position_embeddings - PROMPT_OF_DECODE,
+    )
+    window = PROMPT_OF_DECODE + most
+    page = StreamSettings.page
     engine = Engine(
         model,
         StreamSettings(
             streams=cell.size,
-            window=PROMPT_OF_DECODE + settings.decode_tokens,
+            window=window,
+            pool_tokens=cell.size * -(-window // page) * page,  # room for all of them at once
             drafts=cell.drafts,
             copy_drafts=0,
             kept_bytes=0,
         ),
     )
-    replies = []
+    written = [0] * cell.size
     for stream in range(cell.size):
-        first = stream * PROMPT_OF_DECODE
-        prompt = tuple(tokens[(first + at) % len(tokens)] for at in range(PROMPT_OF_DECODE))
-        replies.append(_Reply())
-        engine.submit(
-            Request(
-                f"stream {stream}",
-                prompt,
-                max_tokens=settings.decode_tokens,
-                ignore_eos=True,
-                draft=cell.drafts > 0,
-                cache=False,
-            ),
-            replies[-1],
-        )
-    while not all(reply.tokens for reply in replies):
+        _submit(engine, stream, cell, tokens, most, written)
+    while not all(written):
         engine.step()
     synchronize(model.device)
-    before, steps = sum(reply.tokens for reply in replies), engine.stats().steps
+    before, first = engine.stats(), list(written)
     begin = time.perf_counter()
-    while not all(reply.finished for reply in replies):
-        engine.step()
+    while any(now - then < settings.decode_tokens for now, then in zip(written, first, strict=True)):
+        if not engine.step() or max(written) >= most:
+            raise OverlapError(
+                cell.name,
+                found="a stream that ended early",
+                expected="all streams writing",
+                action="fewer tokens",
+            )
     synchronize(model.device)
-    seconds = time.perf_counter() - begin
-    usages = [reply.finished.usage for reply in replies if reply.finished is not None]
+    seconds, after = time.perf_counter() - begin, engine.stats()
     return Timing(
         seconds,
-        sum(reply.tokens for reply in replies) - before,
-        sum(usage.cached_tokens for usage in usages),
-        engine.stats().steps - steps,
-        sum(sum(usage.drafted) for usage in usages),
-        sum(sum(usage.accepted) for usage in usages),
+        sum(written) - sum(first),
+        after.cached_tokens,
+        after.steps - before.steps,
+        sum(after.drafted) - sum(before.drafted),
+        sum(after.accepted) - sum(before.accepted),
     )
+
+
+def _submit(
+    engine: Engine, stream: int, cell: Cell, tokens: Sequence[int], most: int, written: list[int]
+) -> None:
+    """Ask for one reply; what it has written is counted in `written`."""
+
+    def count(event: Event) -> None:
+        if isinstance(event, Tokens):
+            written[stream] += len(event.ids)
+
+    first = stream * PROMPT_OF_DECODE
+    prompt = tuple(tokens[(first + at) % len(tokens)] for at in range(PROMPT_OF_DECODE))
+    request = Request(
+        f"stream {stream}", prompt, max_tokens=most, ignore_eos=True, draft=cell.drafts > 0, cache=False
+    )
+    engine.submit(request, count)
