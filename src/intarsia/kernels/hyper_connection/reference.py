@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from intarsia.kernels.elementwise import sigmoid
+from intarsia.kernels.tiles import in_row_tiles
 
 POST_MULTIPLIER = 2.0
 
@@ -32,7 +33,8 @@ def mix(
     rows, count, _ = streams.shape
     flat = streams.reshape(rows, -1).float()
     inverse_rms = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
-    m = F.linear(flat, fn.float()) * inverse_rms
+    wide = fn.float()
+    m = in_row_tiles(lambda part: F.linear(part, wide), flat) * inverse_rms
     base, scale = base.float(), scale.float()
     pre = sigmoid(m[:, :count] * scale[0] + base[:count]) + eps
     post = POST_MULTIPLIER * sigmoid(m[:, count : 2 * count] * scale[1] + base[count : 2 * count])
@@ -51,12 +53,12 @@ def sinkhorn(matrix: Tensor, eps: float, iterations: int) -> Tensor:
 
 def collect(streams: Tensor, pre: Tensor) -> Tensor:
     """The block's input [R, D]: the streams [R, N, D] weighted by `pre`, rounded once to their dtype."""
-    return torch.bmm(pre.unsqueeze(1), streams.float()).squeeze(1).to(streams.dtype)
+    return in_row_tiles(torch.bmm, pre.unsqueeze(1), streams.float()).squeeze(1).to(streams.dtype)
 
 
 def update(streams: Tensor, y: Tensor, coefficients: HyperMix) -> Tensor:
     """The next residual state: stream j gets post[j] * y and mixing[i, j] of every stream i; one rounding."""
-    mixed = torch.bmm(coefficients.mixing.transpose(1, 2), streams.float())
+    mixed = in_row_tiles(torch.bmm, coefficients.mixing.transpose(1, 2), streams.float())
     return (coefficients.post.unsqueeze(-1) * y.float().unsqueeze(1) + mixed).to(streams.dtype)
 
 

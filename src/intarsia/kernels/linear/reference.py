@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from intarsia.kernels.tiles import in_row_tiles
 from intarsia.kernels.weights import Weight, dense
 
 
@@ -13,4 +14,5 @@ def linear(x: Tensor, weight: Weight, *, out_dtype: torch.dtype | None = None) -
     With `out_dtype` float32 the product is formed in float32, as partial sums of split matrices need it.
     """
     compute = out_dtype or x.dtype
-    return F.linear(x.to(compute), dense(weight, compute))
+    matrix = dense(weight, compute)
+    return in_row_tiles(lambda rows: F.linear(rows, matrix), x.to(compute))

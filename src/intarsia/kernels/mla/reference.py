@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.rows import Rows
+from intarsia.kernels.tiles import in_row_tiles
 from intarsia.kernels.weights import Weight, dense
 
 ROW_BLOCK = 16
@@ -16,13 +17,17 @@ ROW_BLOCK = 16
 def absorb_keys(q: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
     """Queries [R, H, K] carried into latent space, [R, H, L]."""
     heads = dense(kv_b, q.dtype).view(q.shape[1], key_width + value_width, -1)
-    return torch.bmm(q.transpose(0, 1), heads[:, :key_width]).transpose(0, 1)
+    keys = heads[:, :key_width]
+    return in_row_tiles(lambda part: torch.bmm(part.transpose(0, 1), keys).transpose(0, 1), q)
 
 
 def expand_values(latents: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
     """Attended latents [R, H, L] turned into head outputs [R, H * V]."""
     heads = dense(kv_b, latents.dtype).view(latents.shape[1], key_width + value_width, -1)
-    return torch.bmm(latents.transpose(0, 1), heads[:, key_width:].transpose(1, 2)).transpose(0, 1).flatten(1)
+    values = heads[:, key_width:].transpose(1, 2)
+    return in_row_tiles(
+        lambda part: torch.bmm(part.transpose(0, 1), values).transpose(0, 1), latents
+    ).flatten(1)
 
 
 def attend(q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float) -> Tensor:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from intarsia.kernels.elementwise import sigmoid
 from intarsia.kernels.rows import Rows
+from intarsia.kernels.tiles import in_row_tiles
 from intarsia.kernels.weights import Weight, dense
 
 WEIGHT_EPS = 1e-20
@@ -26,7 +28,8 @@ def route(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, scal
     Weights are the sigmoid values at the chosen, without the bias, divided by (their sum + 1e-20), times
     `scaling`.
     """
-    scores = sigmoid(torch.nn.functional.linear(x.float(), dense(weight, torch.float32)))
+    wide = dense(weight, torch.float32)
+    scores = sigmoid(in_row_tiles(lambda part: F.linear(part, wide), x.float()))
     order = torch.sort(scores + bias.float(), dim=1, descending=True, stable=True).indices[:, :top]
     chosen = scores.gather(1, order)
     weights = chosen / (chosen.sum(1, keepdim=True) + WEIGHT_EPS) * scaling
