@@ -61,3 +61,10 @@ def test_the_form_follows_the_stream():
 )
 def test_gigabytes(count, text):
     assert gigabytes(count) == text
+
+
+def test_other_units_are_named():
+    stream, now = io.StringIO(), iter([0.0, 3.0])
+    with LineProgress(stream, clock=lambda: next(now)).phase("base", 4000, "tokens") as phase:
+        phase.advance(1500)
+    assert stream.getvalue() == "base: 1,500 tokens of 4,000 tokens, 500 tokens/s, 5 s left\n"

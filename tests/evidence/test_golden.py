@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from intarsia.evidence.forms import open_form
 from intarsia.evidence.golden import compare_golden, golden
@@ -54,3 +55,10 @@ def test_a_reply_may_part_where_rounding_decides():
     after["cases"][1]["reply_ids"][3] += 1
     after["cases"][1]["logprobs"][-1] -= 5
     assert compare_golden(before, after) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_gpu_gives_the_same_outputs(name):
+    assert compare_golden(kept(name), golden(open_form("demo", name), "cuda")) == []

@@ -26,14 +26,20 @@ class LineProgress:
         self._clock = clock
 
     @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Phase]:
-        """A phase of `total` bytes."""
-        yield _Lines(name, total, self._stream, self._clock)
+    def phase(self, name: str, total: int, unit: str = "bytes") -> Iterator[Phase]:
+        """A phase of `total` bytes, or of another unit."""
+        yield _Lines(name, total, unit, self._stream, self._clock)
+
+
+def amount(unit: str) -> Callable[[float], str]:
+    """How numbers of a unit are written."""
+    return gigabytes if unit == "bytes" else lambda count: f"{count:,.0f} {unit}"
 
 
 class _Lines:
-    def __init__(self, name: str, total: int, stream: TextIO, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, total: int, unit: str, stream: TextIO, clock: Callable[[], float]) -> None:
         self._name, self._total, self._stream, self._clock = name, total, stream, clock
+        self._shown = amount(unit)
         self._begin = self._said = clock()
         self._done = 0
 
@@ -45,11 +51,8 @@ class _Lines:
         self._said = now
         rate = self._done / (now - self._begin)
         left = f", {max(0, self._total - self._done) / rate:.0f} s left" if rate > 0 else ""
-        print(
-            f"{self._name}: {gigabytes(self._done)} of {gigabytes(self._total)}, {gigabytes(rate)}/s{left}",
-            file=self._stream,
-            flush=True,
-        )
+        done, total, speed = map(self._shown, (self._done, self._total, rate))
+        print(f"{self._name}: {done} of {total}, {speed}/s{left}", file=self._stream, flush=True)
 
 
 class BarProgress:
@@ -59,12 +62,13 @@ class BarProgress:
         self._stream = stream
 
     @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Phase]:
-        """A phase of `total` bytes."""
+    def phase(self, name: str, total: int, unit: str = "bytes") -> Iterator[Phase]:
+        """A phase of `total` bytes, or of another unit."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
+            MofNCompleteColumn,
             TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
@@ -74,8 +78,7 @@ class BarProgress:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
+            *([DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [MofNCompleteColumn()]),
             TimeRemainingColumn(),
         )
         with Bars(*columns, console=Console(file=self._stream), transient=True) as bars:

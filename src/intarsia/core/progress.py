@@ -14,7 +14,7 @@ class Phase(Protocol):
 class Progress(Protocol):
     """Where phases are announced."""
 
-    def phase(self, name: str, total: int) -> AbstractContextManager[Phase]:
+    def phase(self, name: str, total: int, unit: str = "bytes") -> AbstractContextManager[Phase]:
         """A phase of `total` units; it is over when the context ends."""
 
 
@@ -24,7 +24,7 @@ class _SilentPhase:
 
 
 class _Silent:
-    def phase(self, name: str, total: int) -> AbstractContextManager[Phase]:
+    def phase(self, name: str, total: int, unit: str = "bytes") -> AbstractContextManager[Phase]:
         return nullcontext(_SilentPhase())
 
 

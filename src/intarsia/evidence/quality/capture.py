@@ -53,7 +53,7 @@ def capture(
     """
     hidden: list[Tensor] = []
     digests: list[tuple[int, ...]] = []
-    with progress.phase(name, sum(len(window.tokens) for window in windows)) as phase:
+    with progress.phase(name, sum(len(window.tokens) for window in windows), "tokens") as phase:
         for window in windows:
             rows, digest = run_window(model, window.tokens, watch=len(hidden) < watched)
             hidden.append(rows)

@@ -102,7 +102,7 @@ def _samples(
     turns += [(number, index) for number in range(settings.rounds) for index in range(len(models))]
     turns += [(settings.rounds, 0)] if len(models) > 1 else []
     samples: list[Sample] = []
-    with progress.phase("timing", len(turns) * len(cells)) as phase:
+    with progress.phase("timing", len(turns) * len(cells), "samples") as phase:
         for cell in cells:
             for number, index in turns:
                 timing = time_cell(models[index], cell, tokens, settings)
