@@ -7,6 +7,7 @@ import intarsia
 from intarsia.checkpoint import locate
 from intarsia.engine.runner import ModelRunner
 from tests.models.oracle import tiny_config, transformers_logits, transformers_model
+from tests.models.streams import Streams
 
 TOKENS = 170
 TOLERANCE = 1e-4
@@ -33,6 +34,8 @@ def test_the_demo_equals_transformers(tmp_path):
     with torch.no_grad():
         whole = model.logits(tokens)
         assert (whole - reference).abs().max() <= TOLERANCE * largest
+        uneven = Streams(model).run(tokens, (1, 2, 3, 5, 17, 40, 9, 64))
+        assert (uneven - reference).abs().max() <= TOLERANCE * largest
         runner = ModelRunner(model, window=256, max_drafts=0)
         rows = [runner.start(tokens[:101])]
         for token in tokens[101:]:
