@@ -4,12 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint soak clean
 demo: $(VENV)/.runtime
 	$(BIN)/python tools/demo.py
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# Ten minutes of mixed load on the demo's server; not part of the suite.
+soak: $(VENV)/.dev
+	SOAK_SECONDS=600 $(BIN)/python -m pytest -m soak tests/server
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
