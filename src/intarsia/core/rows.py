@@ -18,7 +18,7 @@ def padded_count(rows: int) -> int:
 
 
 def pad_rows(x: Tensor, value: float = 0) -> Tensor:
-    """`x` [R, ...] with rows of `value` appended up to `padded_count(R)`; `x` itself where none is missing."""
+    """`x` [R, ...] with rows of `value` appended up to `padded_count(R)`; `x` itself if none is missing."""
     missing = padded_count(x.shape[0]) - x.shape[0]
     if not missing:
         return x
