@@ -12,12 +12,15 @@ from intarsia.core.config import DataType, EngineSettings, GenerationSettings
 from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.generate import Generation
+from intarsia.engine.joining import WatchedProgress, join
 from intarsia.engine.protocols import Runner
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.text import TextAssets
 from intarsia.engine.text_model import TextModel
 from intarsia.families.errors import ConfigError
 from intarsia.families.registry import family_of
+from intarsia.groups.group import SINGLE, Group
+from intarsia.groups.join import own_status
 from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.loading.export import convert
 from intarsia.loading.reload import reload_weights
@@ -78,13 +81,14 @@ def audit(source: Checkpoint | Path, *, values: bool = False, progress: Progress
 
 
 def load(
-    source: Checkpoint | Path,
+    source: Arrangement | Checkpoint | Path,
     device: str | torch.device = "cpu",
     dtype: DataType = "float32",
     *,
     manifest: Manifest | None = None,
     budget: int | None = None,
     receipt: Path | None = None,
+    group: Group = SINGLE,
     progress: Progress = SILENT,
 ) -> Glm5NextModel:
     """Load a network with its weights as stored; `model.logits(tokens)` gives float32 [T, vocabulary].
@@ -92,13 +96,23 @@ def load(
     `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations. With a
     `manifest` the modules it names are converted while they are read; `budget` and `receipt` are those of
     `load_weights`. Nothing is read before every tensor is known to be there in the right shape and format.
+    With a `group` of several ranks this rank's share is loaded, and all ranks must run the same rows.
 
     Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
     """
     place = _device(device)
     arrangement = prepared(source, manifest)
-    weights = load_weights(arrangement, device=place, budget=budget, receipt=receipt, progress=progress)
-    return Glm5NextModel(arrangement.config, weights, dtype=getattr(torch, dtype), device=place)
+    weights = load_weights(
+        arrangement,
+        device=place,
+        budget=budget,
+        receipt=receipt,
+        rank=group.rank,
+        ranks=group.ranks,
+        progress=WatchedProgress(progress, own_status(group.rank)),
+    )
+    group.barrier("all have loaded")
+    return Glm5NextModel(arrangement.config, weights, dtype=getattr(torch, dtype), device=place, group=group)
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
@@ -125,7 +139,8 @@ def load_text_model(
     arrangement = arrange(checkpoint)
     vocab_size = arrangement.config.vocab_size
     assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
-    model = _load(arrangement, place, settings.dtype, progress)
+    group = join(settings, arrangement, place)
+    model = load(arrangement, place, settings.dtype, group=group, progress=progress)
 
     def make_runner(window: int, drafts: int) -> Runner:
         return ModelRunner(model, window=window, max_drafts=drafts)
@@ -161,11 +176,6 @@ def generate(
             "engine", found="settings for a model that is loaded", action="pass them when loading it"
         )
     return source.generate(prompt, settings)
-
-
-def _load(plan: Arrangement, device: torch.device, dtype: DataType, progress: Progress) -> Glm5NextModel:
-    weights = load_weights(plan, device=device, progress=progress)
-    return Glm5NextModel(plan.config, weights, dtype=getattr(torch, dtype), device=device)
 
 
 @dataclass(frozen=True)

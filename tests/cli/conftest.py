@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from intarsia.core.config import EngineSettings, SamplingSettings
+from intarsia.engine.sampling import draw
 from intarsia.engine.text import ChatTemplate, TextAssets, Tokenizer
 from intarsia.engine.text_model import TextModel
 from tests.engine.conftest import train
@@ -45,6 +46,9 @@ class ScriptRunner:
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         return torch.stack([self._logits(self._length + 1 + row) for row in range(len(tokens))])
+
+    def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
+        return draw(logits, positions, settings)
 
     def commit(self, count: int) -> None:
         self._length += count

@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intarsia.core.config import SamplingSettings
+from intarsia.engine.sampling import draw
+
 VOCAB = 61
 
 
@@ -49,6 +52,9 @@ class HashRunner:
         return torch.stack(
             [logits_of(self.committed + self._verified[: row + 1]) for row in range(len(tokens))]
         )
+
+    def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
+        return draw(logits, positions, settings)
 
     def commit(self, count: int) -> None:
         assert self._verified is not None

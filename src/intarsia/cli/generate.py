@@ -8,6 +8,7 @@ import tyro
 from intarsia.cli.options import CheckpointPath, ReplyOptions
 from intarsia.cli.output import emit_json, note, write
 from intarsia.cli.progress import terminal_progress
+from intarsia.cli.ranks import start_ranks
 
 if TYPE_CHECKING:
     from intarsia.engine.generate import Generation
@@ -32,6 +33,10 @@ class Generate(ReplyOptions):
     """Print one JSON document instead of the text."""
 
     def run(self) -> int:
+        code = start_ranks(self)
+        if code is not None:
+            return code
+
         from intarsia import api
 
         model = api.load_text_model(self.path, self.engine_settings(), progress=terminal_progress())

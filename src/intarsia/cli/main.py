@@ -24,6 +24,7 @@ from intarsia.cli.manifest import ManifestCommand
 from intarsia.cli.output import describe_error, emit_json, note
 from intarsia.cli.plan import PlanCommand
 from intarsia.cli.quality import QualityCommand
+from intarsia.cli.ranks import remember
 from intarsia.cli.receipt import ReceiptCommand
 from intarsia.cli.report import Report
 from intarsia.cli.serve import Serve
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(f"intarsia {intarsia.__version__}")
             return FINE
+        remember(words)
         command = parse(words)
         code = command.run()
         sys.stdout.flush()

@@ -46,6 +46,11 @@ class ReplyOptions(EngineSettings):
             threads=self.threads,
             window=self.window,
             drafts=0 if self.no_drafts else self.drafts,
+            tp=self.tp,
+            rank=self.rank,
+            master=self.master,
+            master_port=self.master_port,
+            rank_timeout=self.rank_timeout,
         )
 
     def reply_settings(self, defaults: GenerationSettings) -> GenerationSettings:

@@ -16,6 +16,7 @@ DataType = Literal["float32", "bfloat16"]
 SMALLEST_TEMPERATURE = 1e-4
 LARGEST_TEMPERATURE = 100.0
 LARGEST_SEED = 2**64 - 1
+MOST_RANKS = 64
 
 
 def check_integer(field: str, value: object, low: int, high: int | None = None) -> None:
@@ -146,9 +147,24 @@ class EngineSettings(LoadSettings):
     """Largest number of tokens of prompt and reply together; the model's own limit without a number."""
     drafts: int = 3
     """Most tokens guessed ahead in a step by the model's MTP layer; 0 turns drafting off."""
+    tp: int = 1
+    """Ranks the model is spread over; on one host they are started together."""
+    rank: int | None = None
+    """Which of the ranks this is, where each is started by itself; else they are started here."""
+    master: str = "127.0.0.1"
+    """Address at which the ranks meet: that of rank 0."""
+    master_port: int = 29551
+    """Port at which the ranks meet."""
+    rank_timeout: float = 60.0
+    """Seconds a rank waits for another one before it counts as lost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_integer("tp", self.tp, 1, MOST_RANKS)
+        if self.rank is not None:
+            check_integer("rank", self.rank, 0, self.tp - 1)
+        check_integer("master_port", self.master_port, 1, 65535)
+        check_number("rank_timeout", self.rank_timeout, 0.1, 86400.0)
         if self.window is not None:
             check_integer("window", self.window, 2)
         check_integer("drafts", self.drafts, 0, 64)

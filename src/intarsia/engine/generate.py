@@ -16,7 +16,7 @@ from intarsia.core.config import GenerationSettings
 from intarsia.engine.drafting import FixedDepth, NoDrafts
 from intarsia.engine.errors import DraftError, LogitsError, StepOrderError
 from intarsia.engine.protocols import DraftDepth, Drafter, Runner
-from intarsia.engine.sampling import NOTHING_ALLOWED, draw, seed_from
+from intarsia.engine.sampling import NOTHING_ALLOWED, seed_from
 from intarsia.engine.stream import Delta, GenerationResult, Stream, Timing
 from intarsia.engine.text.reply import ReplyText
 
@@ -137,7 +137,7 @@ class Generation(Iterator[Delta]):
     def _draw(self, logits: Tensor, position: int) -> list[int]:
         """Tokens at `position` and the ones after it, one a row of logits [n, V]."""
         positions = torch.arange(position, position + len(logits), device=logits.device)
-        drawn: list[int] = draw(logits, positions, self.settings).tolist()
+        drawn: list[int] = self._runner.draw(logits, positions, self.settings).tolist()
         if NOTHING_ALLOWED in drawn:
             where = f"logits of position {position + drawn.index(NOTHING_ALLOWED)}"
             raise LogitsError(where, found="NaN, infinity or no allowed token", expected="finite numbers")

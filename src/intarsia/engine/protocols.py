@@ -5,6 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from intarsia.core.config import SamplingSettings
+
 Pick = Callable[[Tensor, int], int]
 """Chooses the token at a position from its logits [V]."""
 
@@ -26,6 +28,10 @@ class Runner(Protocol):
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         """Logits float32 [n, V] of n rows after the committed ones, each bit-equal to the row run alone."""
+        ...
+
+    def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
+        """Draw a token for each row of such logits, which may be a part of the vocabulary; int64 [n]."""
         ...
 
     def commit(self, count: int) -> None:

@@ -1,13 +1,18 @@
 """Runs one stream of a network step by step: prompt, verify, commit, draft."""
 
+from array import array
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from xxhash import xxh64_intdigest
 
+from intarsia.core.config import SamplingSettings
 from intarsia.core.rows import pad_rows
 from intarsia.engine.errors import StepOrderError, WindowError
 from intarsia.engine.pages import PagePool
+from intarsia.engine.sampling import draw
+from intarsia.engine.sampling.shards import draw_shards
 from intarsia.kernels.rows import Piece, Rows, rows_of
 from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
@@ -21,6 +26,9 @@ class ModelRunner:
 
     Prompt rows run in the chunked form on the absolute 64-token grid, verified rows in the recurrent form,
     one row at a time in effect: what a row computes does not depend on how many drafts follow it.
+
+    On several ranks logits are those of this rank's part of the vocabulary, and only `draw` may choose by
+    them. All ranks make the same calls.
     """
 
     def __init__(
@@ -71,7 +79,14 @@ class ModelRunner:
                 self._absorb_prompt(tokens, begin, hidden[: len(piece)])
         self._length = len(tokens)
         last = (len(tokens) - 1) % PROMPT_ROWS
-        return self.model.head(pad_rows(hidden[last : last + 1]))[0]
+        return self.model.head_shard(pad_rows(hidden[last : last + 1]))[0]
+
+    def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
+        """Draw a token for each row of this rank's logits, int64 [n]; the same on all ranks."""
+        group = self.model.group
+        if group.ranks == 1:
+            return draw(logits, positions, settings)
+        return draw_shards(logits, positions, settings, group, self.model.vocabulary)
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         """Append rows without committing them; logits float32 [n, V]. `commit` must follow."""
@@ -89,7 +104,7 @@ class ModelRunner:
         hidden = self._run(list(tokens), self._length, recurrent=True)
         self._verified = hidden[: len(tokens)]
         self._verified_tokens = list(tokens)
-        return self.model.head(hidden)[: len(tokens)]
+        return self.model.head_shard(hidden)[: len(tokens)]
 
     def commit(self, count: int) -> None:
         """Keep the first `count` (at least one) of the verified rows."""
@@ -125,13 +140,17 @@ class ModelRunner:
         drafts: list[int] = []
         while True:
             position = self._length + 1 + len(drafts)
-            drafts.append(pick(self.model.head(state)[last], position))
+            drafts.append(pick(self.model.head_shard(state)[last], position))
             if len(drafts) == count or position >= self.window:
                 return drafts
             state, selected = self._chain(drafts[-1], position - 1, state[last], selected[last])
             last = 0
 
     def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
+        group = self.model.group
+        if group.ranks > 1:
+            words = array("q", [position, recurrent, *tokens, *self.state.page_table[STREAM].tolist()])
+            group.check_equal(f"step at token {position}", xxh64_intdigest(words.tobytes()))
         return self.model.hidden(self._rows(tokens, position, recurrent=recurrent), self.state)
 
     def _rows(self, tokens: list[int], position: int, *, recurrent: bool) -> Rows:

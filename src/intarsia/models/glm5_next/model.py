@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import SplitRule, shares, split_rule
-from intarsia.groups import SINGLE, Group
+from intarsia.groups.group import SINGLE, Group
 from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.embedding import embed
 from intarsia.kernels.linear import linear

@@ -1,0 +1,109 @@
+"""A rank finds the others, and makes sure that all are about to do the same."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import torch
+
+from intarsia.checkpoint import Checkpoint
+from intarsia.core.config import EngineSettings
+from intarsia.core.progress import Phase, Progress
+from intarsia.groups.agreement import compare, digest
+from intarsia.groups.group import SINGLE, Group
+from intarsia.groups.join import Place, end_with_launcher, form, open_store, own_status
+from intarsia.groups.status import Status
+from intarsia.loading.layout import Arrangement
+from intarsia.loading.shares import share_of
+
+
+def place_of(settings: EngineSettings) -> Place | None:
+    """This process's place among the ranks, as told by the settings or by torchrun; None when it has none."""
+    rank, master, port = settings.rank, settings.master, settings.master_port
+    if rank is None and "TORCHELASTIC_RUN_ID" in os.environ:
+        rank = int(os.environ["RANK"])
+        master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return Place(rank, settings.tp, master, port, settings.rank_timeout) if rank is not None else None
+
+
+def join(settings: EngineSettings, plan: Arrangement, device: torch.device) -> Group:
+    """The group this process belongs to; itself alone for one rank.
+
+    Settings, versions, checkpoint and plan are compared before anything is loaded. Raises RendezvousError,
+    RankMissingError, RanksDifferError, and LoadError for a checkpoint that cannot be cut so.
+    """
+    if settings.tp == 1:
+        return SINGLE
+    place = place_of(settings) or Place(
+        0, settings.tp, settings.master, settings.master_port, settings.rank_timeout
+    )
+    end_with_launcher()
+    status = own_status(place.rank)
+    status.tell("meets the other ranks")
+    store = open_store(place)
+    compare(
+        store, "settings", place.rank, place.ranks, _facts(settings, device, plan.checkpoint), place.patience
+    )
+    # every rank computes all shares, and refuses together with the others
+    compare(store, "plan", place.rank, place.ranks, {"plan": plan_hash(plan, place.ranks)}, place.patience)
+    group = form(place, store, device, status)
+    group.barrier("before loading")
+    return group
+
+
+def identity(checkpoint: Checkpoint) -> str:
+    """A hash of what a checkpoint's headers and configuration say; files are not read for it."""
+    tensors = [[t.name, t.dtype, list(t.shape), t.shard, t.begin, t.end] for t in checkpoint.tensors.values()]
+    shards = [[shard.name, shard.size] for shard in checkpoint.shards]
+    return digest({"config": checkpoint.config, "tensors": sorted(tensors), "shards": sorted(shards)})
+
+
+def plan_hash(plan: Arrangement, ranks: int) -> str:
+    """A hash of what every rank will hold, and of which bytes it reads for it."""
+    held = []
+    for rank in range(ranks):
+        for weight in share_of(plan, rank, ranks).weights:
+            slots = {suffix: (str(slot.dtype), slot.shape) for suffix, slot in weight.slots.items()}
+            regions = {suffix: region.starts for suffix, region in (weight.regions or {}).items()}
+            held.append([weight.module.name, weight.format, slots, regions, weight.origin, weight.row_parts])
+    return digest(held)
+
+
+class _WatchedPhase:
+    def __init__(self, phase: Phase, status: Status) -> None:
+        self._phase = phase
+        self._status = status
+
+    def advance(self, count: int) -> None:
+        """Pass it on; progress is a sign of life."""
+        self._status.alive()
+        self._phase.advance(count)
+
+
+class WatchedProgress:
+    """Progress that also tells whoever watches the ranks."""
+
+    def __init__(self, progress: Progress, status: Status) -> None:
+        self._progress = progress
+        self._status = status
+
+    @contextmanager
+    def phase(self, name: str, total: int, unit: str = "bytes") -> Iterator[Phase]:
+        """A phase, and a word about it."""
+        self._status.tell(name)
+        with self._progress.phase(name, total, unit) as phase:
+            yield _WatchedPhase(phase, self._status)
+
+
+def _facts(settings: EngineSettings, device: torch.device, checkpoint: Checkpoint) -> dict[str, object]:
+    return {
+        "intarsia": version("intarsia"),
+        "torch": torch.__version__,
+        "ranks": settings.tp,
+        "device": device.type,
+        "dtype": settings.dtype,
+        "window": settings.window,
+        "drafts": settings.drafts,
+        "checkpoint": identity(checkpoint),
+    }

@@ -1,0 +1,73 @@
+"""Before anything is loaded the ranks compare what they were started with, and refuse together."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from intarsia.core.errors import Violation
+from intarsia.groups.errors import RankMissingError, RanksDifferError
+
+
+class Store(Protocol):
+    """The few calls of torch's key-value stores that are used here."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
+
+
+def compare(
+    store: Store, topic: str, rank: int, ranks: int, facts: Mapping[str, object], timeout: timedelta
+) -> None:
+    """Hold this rank's facts against everyone's.
+
+    Facts are compared as JSON. Raises RankMissingError naming the ranks that did not say theirs in time, and
+    RanksDifferError with every fact that differs and the values of all ranks.
+    """
+    store.set(f"{topic}/{rank}", json.dumps({key: str(value) for key, value in facts.items()}))
+    missing = [other for other in range(ranks) if not _comes(store, f"{topic}/{other}", timeout)]
+    if missing:
+        raise RankMissingError(
+            "rank " + " and ".join(map(str, missing)),
+            found=f"no word of its {topic} in {timeout.total_seconds():g} s",
+            expected=f"{ranks} ranks",
+            action="start the ranks that are missing, with the same --tp on each",
+        )
+    told = [json.loads(store.get(f"{topic}/{other}")) for other in range(ranks)]
+    found = differences(told)
+    # Nobody leaves before all have read: rank 0 holds the store.
+    store.set(f"{topic}/read/{rank}", "1")
+    for other in range(ranks):
+        _comes(store, f"{topic}/read/{other}", timeout)
+    if found:
+        raise RanksDifferError(topic, found)
+
+
+def differences(told: Sequence[Mapping[str, str]]) -> list[Violation]:
+    """Every fact on which the ranks do not agree."""
+    keys = {key: None for facts in told for key in facts}
+    found = []
+    for key in keys:
+        values = [facts.get(key, "nothing") for facts in told]
+        if len(set(values)) > 1:
+            each = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+            found.append(Violation("ranks-differ", key, each, "the same on all ranks"))
+    return found
+
+
+def digest(document: object) -> str:
+    """sha256 of a JSON document, short enough to read."""
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _comes(store: Store, key: str, timeout: timedelta) -> bool:
+    try:
+        store.wait([key], timeout)
+    except Exception:  # torch has several types for a time that ran out, and for a store that is gone
+        return False
+    return True

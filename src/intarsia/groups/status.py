@@ -1,0 +1,146 @@
+"""What each rank is doing, in memory that the process which started them can read at any moment.
+
+A record a rank: how many exchanges it has entered and left, how often it has shown life, and a few words.
+Writing one costs a few stores and no system call, so it is done at every exchange.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+_COUNTS = struct.Struct("<QQQI")
+_WORDS = 480
+RECORD = 512
+LOST = "lost another rank"
+"""How a rank's words begin when it ends because of another one."""
+STATUS_FILE = "INTARSIA_RANKS_STATUS"
+LISTEN_FD = "INTARSIA_RANKS_LISTEN_FD"
+LIFELINE_FD = "INTARSIA_RANKS_LIFELINE_FD"
+"""What a rank is told by the process that started it, in its environment."""
+
+
+class Status(Protocol):
+    """Hears what a rank is doing."""
+
+    def enter(self) -> None:
+        """An exchange begins: the others are waited for."""
+        ...
+
+    def leave(self) -> None:
+        """The exchange is over."""
+        ...
+
+    def tell(self, words: str) -> None:
+        """What comes next, in a few words; counts as a sign of life."""
+        ...
+
+    def alive(self) -> None:
+        """A sign of life in work that has no exchanges."""
+        ...
+
+
+class _Silent:
+    def enter(self) -> None:
+        """Nobody listens."""
+
+    def leave(self) -> None:
+        """Nobody listens."""
+
+    def tell(self, words: str) -> None:
+        """Nobody listens."""
+
+    def alive(self) -> None:
+        """Nobody listens."""
+
+
+SILENT_STATUS: Status = _Silent()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One rank's record: exchanges entered and left, signs of life, and what it said last."""
+
+    entered: int
+    left: int
+    signs: int
+    words: str
+
+    @property
+    def waits(self) -> bool:
+        """True while it is inside an exchange."""
+        return self.entered > self.left
+
+
+class SharedStatus:
+    """A rank's own record in a file of records that is mapped by it and by whoever watches."""
+
+    def __init__(self, path: str | os.PathLike[str], rank: int) -> None:
+        self._map = _mapped(path)
+        self._at = rank * RECORD
+        self._counts = [0, 0, 0]
+        self._length = 0
+
+    def enter(self) -> None:
+        """An exchange begins."""
+        self._counts[0] += 1
+        self._write()
+
+    def leave(self) -> None:
+        """The exchange is over."""
+        self._counts[1] = self._counts[0]
+        self._write()
+
+    def tell(self, words: str) -> None:
+        """What comes next."""
+        data = words.encode()[:_WORDS]
+        at = self._at + _COUNTS.size
+        self._map[at : at + len(data)] = data
+        self._length = len(data)
+        self.alive()
+
+    def alive(self) -> None:
+        """A sign of life."""
+        self._counts[2] += 1
+        self._write()
+
+    def _write(self) -> None:
+        _COUNTS.pack_into(self._map, self._at, *self._counts, self._length)
+
+
+class StatusBoard:
+    """All ranks' records, for reading."""
+
+    def __init__(self, path: str | os.PathLike[str], ranks: int) -> None:
+        self.ranks = ranks
+        self._map = _mapped(path)
+
+    def read(self, rank: int) -> Reading:
+        """The record of one rank."""
+        at = rank * RECORD
+        entered, left, signs, length = _COUNTS.unpack_from(self._map, at)
+        start = at + _COUNTS.size
+        words = bytes(self._map[start : start + min(length, _WORDS)]).decode(errors="replace")
+        return Reading(entered, left, signs, words)
+
+
+@contextmanager
+def status_file(ranks: int) -> Iterator[Path]:
+    """A file of empty records, removed at the end."""
+    descriptor, name = tempfile.mkstemp(prefix="intarsia-ranks-")
+    try:
+        os.ftruncate(descriptor, ranks * RECORD)
+        os.close(descriptor)
+        yield Path(name)
+    finally:
+        os.unlink(name)
+
+
+def _mapped(path: str | os.PathLike[str]) -> mmap.mmap:
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
