@@ -35,7 +35,7 @@ def _session(members: Sequence[Source]) -> Markup:
         tag("h3", names),
         tag(
             "p",
-            f"{machine['processor']}, {machine['threads']} threads, {machine['device']}; "
+            f"{machine['processor']}, threads: {machine['threads']}, {machine['device']}; "
             f"{settings['rounds']} rounds, {first.value('results', 'design')}, warm-up apart. ",
             "Every sample begins with an empty state; weights are in memory.",
             class_="soft",
@@ -93,8 +93,8 @@ def _against(a: Source, b: Source) -> Markup:
         compared = compare_runs(run_of(a.receipt), run_of(b.receipt))
     except IncomparableError as error:
         return tag("ul", *(tag("li", str(violation), class_="bad") for violation in error.violations))
-    columns = ("cell", "tokens/s before", "tokens/s here", "change", "95 %", "drift of the base", "so")
-    caption = f"{b.value('results', 'label')} against {a.value('results', 'label')}, paired by round"
+    columns = ("cell", "so", "change", "95 %", "drift of A", "tokens/s of A", "of B")
+    caption = f"B, {b.value('results', 'label')}, against A, {a.value('results', 'label')}, paired by round"
     return table(columns, [_compared(a, b, row) for row in compared], caption=caption)
 
 
@@ -103,12 +103,12 @@ def _compared(a: Source, b: Source, row: CellComparison) -> list[Content]:
     ours, theirs = _samples(a)[row.cell][0][0], _samples(b)[row.cell][0][0]
     return [
         row.cell,
-        a.link(number(row.a_tokens_per_second), "results", "samples", ours, "seconds"),
-        b.link(number(row.b_tokens_per_second), "results", "samples", theirs, "seconds"),
+        row.verdict,
         change(row.change),
         f"{change(low)} to {change(high)}",
         change(row.drift),
-        row.verdict,
+        a.link(number(row.a_tokens_per_second), "results", "samples", ours, "seconds"),
+        b.link(number(row.b_tokens_per_second), "results", "samples", theirs, "seconds"),
     ]
 
 
