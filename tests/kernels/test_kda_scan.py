@@ -156,6 +156,8 @@ def test_a_chunk_ends_on_the_absolute_grid():
     off_the_grid, _ = run(data, (40, 110))
     assert not torch.equal(off_the_grid, whole)
     torch.testing.assert_close(off_the_grid, whole, rtol=1e-4, atol=1e-5)
+    back_on_it, _ = run(data, (40, 24, 86))
+    assert torch.equal(back_on_it, off_the_grid)
 
 
 def test_terms_of_a_chunk_leave_missing_rows_at_zero():

@@ -128,10 +128,12 @@ def test_a_value_that_is_not_a_number_is_not_hidden():
     rows = step((0, 0, 3))
     cache = cache_of(randn(3, LATENT), rows, 8)
     cache.view(-1, LATENT)[1, 0] = torch.nan
+    q = torch.ones(16, HEADS, LATENT)
+    q[2, 0, 0] = torch.nan
     selected = torch.full((16, 20), -1, dtype=torch.int32)
     selected[0, 0], selected[1, 0], selected[2, :2] = 0, 1, torch.tensor([0, 2])
-    got = attend(torch.ones(16, HEADS, LATENT), cache, selected, rows, SCALE)
-    assert got.isnan().flatten(1).any(1).tolist() == [False, True] + [False] * 14
+    got = attend(q, cache, selected, rows, SCALE)
+    assert got.isnan().flatten(1).any(1).tolist() == [False, True, True] + [False] * 13
 
 
 @pytest.mark.parametrize("row", [0, 15, 16, 33, 49])
