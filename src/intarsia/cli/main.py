@@ -17,6 +17,7 @@ from intarsia.cli.bench import Bench
 from intarsia.cli.chat import Chat
 from intarsia.cli.check import Check
 from intarsia.cli.convert import Convert
+from intarsia.cli.gate import Gate
 from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
 from intarsia.cli.load import Load
@@ -54,6 +55,7 @@ COMMANDS: dict[str, type[Command]] = {
     "load": Load,
     "convert": Convert,
     "check": Check,
+    "gate": Gate,
     "generate": Generate,
     "chat": Chat,
     "serve": Serve,
