@@ -126,9 +126,10 @@ def _drawn(prompt: tuple[int, ...], reply: tuple[int, ...], sampling: SamplingSe
     return int(draw(logits[None], torch.tensor([len(prompt) + len(reply)]), sampling))
 
 
-def assert_clean(engine: Engine) -> None:
-    """Nothing is held but kept states, and nothing at all once these are dropped."""
+def assert_clean(engine: Engine, failed_steps: int = 0) -> None:
+    """No step failed, nothing is held but kept states, and nothing at all once these are dropped."""
     loop = engine.loop
+    assert loop.counters.failed_steps == failed_steps
     assert loop.idle
     assert loop.places.free == engine.settings.streams
     assert torch.equal(loop.state.page_table, torch.full_like(loop.state.page_table, loop.state.null_page))

@@ -139,6 +139,32 @@ def test_a_lone_reader_goes_on_in_the_kept_page_without_a_copy():
     run(engine)
 
 
+def test_a_branch_leaves_the_rows_of_longer_states_in_its_page_alone():
+    """Two states of one prompt lie in one page; who resumes from the shorter one must not write there."""
+    engine = engine_of(settings=replace(SMALL, page=256, kept_apart=64))
+    tokens = prompt_of(1, 200)
+    serve(engine, [request_of("both", tokens, keep_at=(199, 64))])
+    assert kept_positions(engine) == [64, 192]
+    branch = request_of("branch", tokens[:64] + prompt_of(2, 100))
+    (outcome,) = serve(engine, [branch])
+    assert outcome.usage.cached_tokens == 64
+    (longer,) = serve(engine, [request_of("longer", tokens)])
+    assert longer.usage.cached_tokens == 192
+    assert longer.ids == expected(request_of("longer", tokens))
+    assert_clean(engine)
+
+
+def test_equal_digests_are_no_match_without_equal_tokens():
+    engine = engine_of()
+    tokens = array("q", prompt_of(1, 200))
+    serve(engine, [request_of("r", tokens)])
+    digests = block_digests(tokens, None)
+    assert engine.loop.store.find(tokens, digests).position == 192
+    forged = tokens[:]
+    forged[100] += 1
+    assert engine.loop.store.find(forged, digests).state is None
+
+
 def test_salt_separates():
     engine = engine_of()
     tokens = prompt_of(1, 200)
@@ -196,6 +222,19 @@ def test_what_a_later_turn_extends_goes_before_what_was_used_longer_ago():
     assert kept_positions(engine) == [128, 128, 256]
     (outcome,) = serve(engine, [request_of("other", other)])
     assert outcome.usage.cached_tokens == 128
+
+
+def test_a_state_resumed_again_is_no_longer_superseded():
+    sizes = engine_of().capacity.sizes
+    engine = engine_of(settings=replace(SMALL, kept_bytes=3 * sizes.kept + 16 * sizes.page))
+    tokens = prompt_of(1, 200)
+    serve(engine, [request_of("t0", tokens)])
+    serve(engine, [request_of("t1", tokens + prompt_of(2, 120))])
+    serve(engine, [request_of("branch", tokens[:193] + prompt_of(3, 5))])
+    serve(engine, [request_of("other", prompt_of(9, 130))])
+    serve(engine, [request_of("new", prompt_of(5, 140))])
+    # t1's end was used longest ago, and nothing is superseded any more.
+    assert kept_positions(engine) == [128, 128, 192]
 
 
 def test_a_state_beyond_the_budget_is_refused():

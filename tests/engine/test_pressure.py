@@ -53,14 +53,25 @@ def test_later_requests_overtake_a_blocked_one_eight_times_at_most():
     assert_clean(engine)
 
 
+def test_a_less_important_request_does_not_overtake_one_that_waits_for_room():
+    engine = engine_of(settings=replace(TIGHT, reply_share=8))
+    submit(engine, request_of("holder", prompt_of(1, 40), max_tokens=60, draft=False))
+    engine.step()
+    _, blocked = submit(engine, request_of("blocked", prompt_of(2, 240), max_tokens=1))
+    _, lesser = submit(engine, request_of("lesser", prompt_of(3, 5), max_tokens=2, priority=1))
+    while blocked.finished is None:
+        engine.step()
+        assert not lesser.ids or blocked.ids
+    run(engine)
+    assert lesser.reason == "length"
+
+
 def test_replies_grow_past_their_share_pause_and_go_on():
     """Three replies that each need the whole pool in the end: some give up their place and write the same
     again."""
     network = HashNetwork()
     engine = engine_of(network, TIGHT)
-    requests = [
-        request_of(f"r{index}", prompt_of(index, 30 + index), max_tokens=200) for index in range(3)
-    ]
+    requests = [request_of(f"r{index}", prompt_of(index, 30 + index), max_tokens=200) for index in range(3)]
     outcomes = serve(engine, requests)
     for request, outcome in zip(requests, outcomes, strict=True):
         assert outcome.reason == "length"

@@ -371,7 +371,7 @@ def test_a_failed_step_ends_the_stream_that_made_it_fail_and_no_other():
     assert "cannot bear token 44" in bad.finished.error
     for request, outcome in zip([*writing, writing[0]], [*running, after], strict=True):
         assert (outcome.reason, outcome.ids) == ("length", expected(request))
-    assert_clean(engine)
+    assert_clean(engine, failed_steps=2)
 
 
 def test_a_device_that_fails_always_ends_every_request_with_the_reason():

@@ -9,6 +9,8 @@ from intarsia.engine.places import AWAITED, NO_PAGES, NO_STREAM, Places
 
 MOST_OVERTAKEN = 8
 """Later requests that may start before one that waits for room."""
+MOST_TRIED = 64
+"""Waiting requests that are looked at in a step."""
 
 
 def turn(lane: Lane) -> tuple[int, int]:
@@ -40,7 +42,7 @@ class Admission:
 
     def _start_one(self, running: list[Lane]) -> bool:
         blocked: Lane | None = None
-        for lane in self.waiting:
+        for lane in self.waiting[:MOST_TRIED]:
             if blocked is not None and not self._may_overtake(lane, blocked):
                 return False
             reason = self._places.enter(lane, running)

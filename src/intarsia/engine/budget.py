@@ -54,7 +54,7 @@ class PageBudget:
     def would_fit(self, lane: Lane, without: Collection[Lane]) -> bool:
         """True if the lane could start once those lanes and all kept states were gone."""
         freed = sum(max(other.reserved, self._pool.held(other.slot)) for other in without)
-        return self.reservation(lane) <= self.spare + freed + len(self._pool.only_kept())
+        return self.reservation(lane) <= self.spare + freed + len(self._pool.only_kept)
 
     def grow(self, lane: Lane, begin: int, end: int) -> bool:
         """Let a lane write positions from `begin` to `end`; False if that needs pages that are not there

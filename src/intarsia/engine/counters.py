@@ -16,7 +16,9 @@ class Counters:
     cached_tokens: int = 0
     completion_tokens: int = 0
     steps: int = 0
+    failed_steps: int = 0
     sent_back: int = 0
+    """Places given up, to a more important request or for want of pages."""
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 

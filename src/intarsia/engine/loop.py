@@ -163,6 +163,7 @@ class StepLoop:
     def _find_culprit(self, parts: Sequence[Part], error: Exception) -> None:
         """A step failed: fail the lane that was alone in it, else let each run again, alone past this
         point."""
+        self.counters.failed_steps += 1
         if len(parts) == 1:
             self._fail(parts[0].lane, error)
             return

@@ -1,7 +1,7 @@
 """The pool of cache pages that all streams and all kept prompt states share."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -47,6 +47,7 @@ class PagePool:
         self._streams = [0] * pages
         # For every page the positions before which its rows are promised, one for each kept state.
         self._promised: list[list[int]] = [[] for _ in range(pages)]
+        self._only_kept: set[int] = set()
 
     @property
     def free(self) -> int:
@@ -66,9 +67,10 @@ class PagePool:
         """How many pages that many tokens take."""
         return -(-tokens // self._page)
 
-    def only_kept(self) -> set[int]:
+    @property
+    def only_kept(self) -> Set[int]:
         """Pages that kept states hold and no stream does: what dropping states can give back."""
-        return {page for page, kept in enumerate(self._promised) if kept and not self._streams[page]}
+        return self._only_kept
 
     def missing(self, stream: int, end: int, begin: int | None = None) -> int:
         """How many free pages `ensure` with the same arguments would take."""
@@ -165,11 +167,17 @@ class PagePool:
         self._table[stream, len(held)] = page
         held.append(page)
         self._streams[page] += 1
+        self._only_kept.discard(page)
 
     def _let_go(self, page: int) -> None:
         self._streams[page] -= 1
         self._give_back_unheld(page)
 
     def _give_back_unheld(self, page: int) -> None:
-        if not self._streams[page] and not self._promised[page]:
+        if self._streams[page]:
+            return
+        if self._promised[page]:
+            self._only_kept.add(page)
+        else:
+            self._only_kept.discard(page)
             heapq.heappush(self._free, page)

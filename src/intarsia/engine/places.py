@@ -104,7 +104,9 @@ class Places:
             return Match(None, "not resumed: the request does without kept states")
         if not self._store.budget:
             return Match(None, "not resumed: no states are kept")
-        match = self._store.find(lane.prompt, lane.digests)
+        if lane.match is None or lane.match[0] != self._store.version:
+            lane.match = self._store.version, self._store.find(lane.prompt, lane.digests)
+        match = lane.match[1]
         if request.prompt_logprobs is not None:
             return Match(None, "not resumed: prompt logprobs need the whole prompt", match.existing)
         if len(lane.prompt) <= self._settings.kept_minimum:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from intarsia.core.rows import pad_rows
+from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.lanes.lane import Lane
 from intarsia.kernels.rows import Piece, rows_of
 from intarsia.models.glm5_next.model import Glm5NextModel
@@ -76,8 +76,12 @@ class StepRunner:
     def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
         """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""
         wanted = [row for part in parts for row in range(part.rows.stop - part.logits, part.rows.stop)]
+        count = len(wanted)
+        # Mostly these are the first rows, and nothing need be gathered.
+        if wanted[-1] == count - 1 and padded_count(count) == len(hidden):
+            return self.model.head(hidden)[:count]
         index = torch.tensor(wanted, device=hidden.device)
-        return self.model.head(pad_rows(hidden[index]))[: len(wanted)]
+        return self.model.head(pad_rows(hidden[index]))[:count]
 
     def prompt_logits(self, hidden: Tensor, part: Part) -> "list[Tensor]":
         """Logits of all rows of a prompt piece, in blocks of rows."""

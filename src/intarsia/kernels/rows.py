@@ -84,14 +84,14 @@ class Piece:
 
 def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
     """Lay out `pieces` as rows on the device of `page_table`, recurrent ones first, padded."""
-    ordered = sorted(pieces, key=lambda piece: not piece.recurrent)
+    ordered = [piece for piece in pieces if piece.recurrent] + [p for p in pieces if not p.recurrent]
     tokens: list[int] = []
     positions: list[int] = []
     streams: list[int] = []
     starts = [0]
     for piece in ordered:
         count = len(piece.tokens)
-        tokens += list(piece.tokens)
+        tokens += piece.tokens
         positions += range(piece.position, piece.position + count)
         streams += [piece.stream] * count
         starts.append(starts[-1] + count)

@@ -80,6 +80,8 @@ class KeptStore:
     _gone: "OrderedDict[bytes, str]" = field(default_factory=OrderedDict)
     _snapshot_bytes: int = 0
     _clock: int = 0
+    version: int = 0
+    """Changes whenever a state is kept or dropped."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -130,8 +132,9 @@ class KeptStore:
         there."""
         if self.pool.free >= free:
             return True
-        spared = {page for state in spare for page in state.pages.pages}
-        if self.pool.free + len(self.pool.only_kept() - spared) < free:
+        idle = self.pool.only_kept
+        spared = {page for state in spare for page in state.pages.pages if page in idle}
+        if self.pool.free + len(idle) - len(spared) < free:
             return False
         while self.pool.free < free:
             if not self._drop_one(spare, "its pages were needed by running requests"):
@@ -155,6 +158,7 @@ class KeptStore:
         for digest in blocks:
             self._blocks.setdefault(digest, []).append(state)
         self._touch(state)
+        self.version += 1
         if state.kind == "end":
             self._supersede(state, blocks[:-1])
         return True
@@ -186,6 +190,7 @@ class KeptStore:
         return True
 
     def _drop(self, state: KeptState, why: str) -> None:
+        self.version += 1
         del self._states[state.digest]
         for digest in state.digests[: state.position // GRID]:
             holders = self._blocks[digest]

@@ -55,10 +55,8 @@ class Acceptance:
 
     def rates(self, most: int, prior: Sequence[float]) -> list[float]:
         """Chance of each of `most` guesses of the MTP layer, given that those before it were right."""
-        return [
-            (self._places[place] if place < len(self._places) else Faded()).rate(prior[place])
-            for place in range(most)
-        ]
+        known = [place.rate(rate) for place, rate in zip(self._places[:most], prior, strict=False)]
+        return known + list(prior[len(known) : most])
 
     def copy_rate(self, prior: float) -> float:
         """Chance of a copied guess, given that those before it were right."""

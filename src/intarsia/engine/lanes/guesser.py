@@ -39,6 +39,7 @@ class Guesser:
         self._mtp = mtp
         self._source = source
         self._steps = 0
+        self._prior: list[float] = []
 
     def record(self, lane: Lane, right: int) -> None:
         """Learn that the first `right` of the lane's guesses were right."""
@@ -51,6 +52,7 @@ class Guesser:
         wanted = [(lane, 0) for lane in prompts]
         guessing: list[Lane] = []
         prospects: list[Prospect] = []
+        self._prior = self.overall.rates(self._settings.drafts, [MTP_PRIOR] * self._settings.drafts)
         for lane in writing:
             prospect = self._prospect(lane)
             if prospect is not None:
@@ -103,11 +105,12 @@ class Guesser:
         chain: tuple[float, ...] = ()
         if self._mtp is not None and lane.unabsorbed.rows:
             depth = min(most, self._settings.drafts)
-            prior = self.overall.rates(depth, [MTP_PRIOR] * depth)
-            chain = tuple(lane.acceptance.rates(depth, prior))
+            chain = tuple(lane.acceptance.rates(depth, self._prior))
+        if not copied:
+            return Prospect(chain) if chain else None
         rate = lane.acceptance.copy_rate(self.overall.copy_rate(COPY_PRIOR))
         copies = (rate,) * len(copied)
-        if copied and _expected(copies) >= _expected(chain):
+        if _expected(copies) >= _expected(chain):
             lane.drafts, lane.copied = copied, True
             return Prospect(copies, copied=True)
         return Prospect(chain) if chain else None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.core.config import SamplingSettings
 from intarsia.engine.events import Handle, TokenLogprob
-from intarsia.engine.kept import KeepPoint, block_digests
+from intarsia.engine.kept import KeepPoint, Match, block_digests
 from intarsia.engine.lanes.acceptance import Acceptance
 from intarsia.engine.lanes.adjust import Adjustment
 from intarsia.engine.lanes.copying import CopyIndex
@@ -59,6 +59,8 @@ class Lane:
     slot: int = -1
     """Its stream in the caches, -1 while it waits."""
     done: int = 0
+    match: tuple[int, Match] | None = None
+    """What kept states had for it, and which version of them that was."""
     points: list[KeepPoint] = field(default_factory=list)
     """Where states are kept, the next one last."""
     run: int = 0

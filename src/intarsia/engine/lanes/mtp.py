@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intarsia.core.rows import pad_rows
+from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane, Unabsorbed
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
@@ -83,8 +83,8 @@ class MtpGuesses:
         """Draw each lane's next guess; the lanes that want another, and have not lost their thread."""
         if not chains:
             return []
-        rows = torch.tensor([chain.row for chain in chains], device=state.device)
-        logits = self._model.head(pad_rows(state[rows]))[: len(chains)]
+        rows = state if _in_order(chains) else pad_rows(state[_rows(chains, state)])
+        logits = self._model.head(rows)[: len(chains)]
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
         drawn = draw(
             logits,
@@ -95,14 +95,17 @@ class MtpGuesses:
         for chain, token in zip(chains, drawn.tolist(), strict=True):
             if token == NOTHING_ALLOWED:
                 continue
-            chain.lane.drafts.append(token)
-            if len(chain.lane.drafts) < chain.wanted:
+            drafts = chain.lane.drafts
+            drafts.append(token)
+            if len(drafts) < chain.wanted:
                 going.append(chain)
         return going
 
     def _extend(self, chains: list[_Chain], state: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
         """One more row a lane, fed by its last guess and by the layer's own hidden of the row before."""
-        index = torch.tensor([chain.row for chain in chains], device=state.device)
+        if not _in_order(chains) or len(state) != padded_count(len(chains)):
+            index = _rows(chains, state)
+            state, selected = pad_rows(state[index]), pad_rows(selected[index], -1)
         pieces = []
         for row, chain in enumerate(chains):
             lane = chain.lane
@@ -110,6 +113,14 @@ class MtpGuesses:
             position = lane.done + len(lane.drafts) - 1
             pieces.append(Piece(lane.slot, position, lane.drafts[-1:], False))
             chain.row = row
-        shared = pad_rows(selected[index], -1) if self._model.config.index_share_for_mtp_iteration else None
-        rows = rows_of(pieces, self._state.page_table)
-        return self._model.mtp_hidden(rows, pad_rows(state[index]), self._state, shared)
+        shared = selected if self._model.config.index_share_for_mtp_iteration else None
+        return self._model.mtp_hidden(rows_of(pieces, self._state.page_table), state, self._state, shared)
+
+
+def _in_order(chains: Sequence[_Chain]) -> bool:
+    """True when the chains' rows are the first ones of a step, so that nothing need be gathered."""
+    return all(chain.row == row for row, chain in enumerate(chains))
+
+
+def _rows(chains: Sequence[_Chain], like: Tensor) -> Tensor:
+    return torch.tensor([chain.row for chain in chains], device=like.device)

@@ -100,9 +100,11 @@ def draw(
             found=f"{list(positions.shape)} and {len(per_row)}",
             expected=f"one entry for each of {len(logits)} rows",
         )
-    peak = peaks(logits)
     if all(entry.greedy for entry in per_row):
-        return torch.where(torch.isfinite(peak), logits.argmax(dim=1), NOTHING_ALLOWED)
+        best = logits.argmax(dim=1)  # the first of equal ones; a NaN if there is one
+        peak = logits.gather(1, best[:, None])[:, 0]
+        return torch.where(torch.isfinite(peak), best, NOTHING_ALLOWED)
+    peak = peaks(logits)
     rows = Rows.of(per_row, positions)
     groups = (
         ([index for index, entry in enumerate(per_row) if entry.greedy or entry.cut], _draw_cut),
