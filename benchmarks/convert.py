@@ -8,6 +8,10 @@ BF16, and the small rest of a network with one layer more. It is loaded as store
 experts in NVFP4 and all projections in MXFP8. The source is in the page cache when it is read, as it has just
 been written; `--cold` drops it from there before each load where the system allows that.
 
+`--phases` adds one more load of each kind and says where its seconds went: the reading thread's (in reads,
+and waiting for a free buffer), and the caller's (waiting for bytes, waiting for the device at the end, and
+the rest, which is telling the device what to do). Only a GPU has a reading thread.
+
 The floor beside the figures is reading the same bytes into one buffer. Runs alternate, so that drift shows,
 each in a process of its own, so that its peak of memory is its own; the median counts. There is no peer here:
 other loaders hold a whole layer before they encode it.
@@ -31,11 +35,13 @@ import torch
 from intarsia.checkpoint import Checkpoint, open_checkpoint
 from intarsia.checkpoint.streamed import Fixed, StreamedShard, tensor_bytes
 from intarsia.checkpoint.write import json_bytes
+from intarsia.core.progress import SILENT
 from intarsia.core.provenance import code, machine
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import inventory
 from intarsia.loading.measure import Meter
-from intarsia.loading.weights import load_weights
+from intarsia.loading.staging import Staging
+from intarsia.loading.weights import Loader, load_weights, prepared
 from intarsia.planning.plan import plan
 from intarsia.selection.recipes import apply_recipe
 from intarsia.selection.source import source_of
@@ -69,6 +75,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(one_load(options)))
         return
+    if options.explain:
+        print(json.dumps(phases(options)))
+        return
     with ExitStack() as stack:
         if options.layer:
             folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
@@ -96,6 +105,12 @@ def measure(checkpoint: Checkpoint, recipe: str, options: argparse.Namespace) ->
             seconds[name].append(found.pop("seconds"))
             before = memory.get(name, found)
             memory[name] = {key: max(value, before[key]) for key, value in found.items()}
+    explained = {}
+    if options.phases:
+        explained = {
+            name: in_a_process(checkpoint.path, chosen, options, "--explain")
+            for name, chosen in forms.items()
+        }
     median = {name: statistics.median(values) for name, values in seconds.items()}
     return {
         "what": "loading with and without conversion",
@@ -114,13 +129,14 @@ def measure(checkpoint: Checkpoint, recipe: str, options: argparse.Namespace) ->
         "measured_over_planned_peak": {
             name: item["measured_peak"] / item["planned_peak"] for name, item in memory.items()
         },
+        "phases": explained,
         "not_run": ["no other loader was run beside it", "the loaded weights were not run"],
     }
 
 
-def in_a_process(path: Path, recipe: str, options: argparse.Namespace) -> dict[str, Any]:
+def in_a_process(path: Path, recipe: str, options: argparse.Namespace, what: str = "--one") -> dict[str, Any]:
     """One load in a process of its own."""
-    command = [sys.executable, __file__, str(path), "--one", "--recipe", recipe, "--device", options.device]
+    command = [sys.executable, __file__, str(path), what, "--recipe", recipe, "--device", options.device]
     command += ["--budget", str(options.budget), "--threads", str(options.threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -152,6 +168,39 @@ def one_load(options: argparse.Namespace) -> dict[str, Any]:
         "planned_beside": planned.peak - planned.weights,
         "measured_beside": found.working,
     }
+
+
+def phases(options: argparse.Namespace) -> dict[str, Any]:
+    """Where the seconds of one load go."""
+    device = torch.device(options.device)
+    checkpoint = open_checkpoint(options.path)
+    manifest = apply_recipe(options.recipe, source_of(checkpoint)) if options.recipe else None
+    warm_up(device)
+    begin = time.perf_counter()
+    arrangement = prepared(checkpoint, manifest)
+    headers = time.perf_counter()
+    with checkpoint.reader() as reader, SILENT.phase("", 0) as phase, Staging(reader, device) as staging:
+        loader = Loader(arrangement, staging, phase, options.budget if manifest is not None else None)
+        loader.read_ahead()
+        started = time.perf_counter()
+        weights = [loader.load(arranged) for arranged in arrangement.weights]
+        told = time.perf_counter()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        done = time.perf_counter()
+        found: dict[str, Any] = {
+            "weights": len(weights), "headers": headers - begin, "start": started - headers,
+            "load": told - started, "device_after": done - told,
+        }  # fmt: skip
+        if staging.ahead is not None:
+            times = staging.ahead.times
+            found |= {
+                "thread_reading": times.reading, "thread_without_buffer": times.no_buffer,
+                "caller_without_bytes": times.no_bytes, "caller_busy": told - started - times.no_bytes,
+                "read_directly": staging.ahead.left,
+            }  # fmt: skip
+        found["working"] = loader.most_working
+        return found
 
 
 def write_layer(folder: Path, options: argparse.Namespace) -> Checkpoint:
@@ -237,6 +286,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--out", help="also write the result to this file")
+    parser.add_argument("--phases", action="store_true", help="also say where the seconds go")
+    parser.add_argument("--explain", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

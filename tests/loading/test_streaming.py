@@ -146,7 +146,7 @@ def test_progress_reports_every_byte_once(source):
 def test_a_budget_is_kept_or_refused(source):
     manifest = apply_recipe("fp4-local", source_of(source))
     whole = load_weights(source, manifest=manifest)
-    budget = 128 * 256 * (working.TEMPORARY + 2)  # one row of blocks of the widest matrix
+    budget = 128 * 256 * (working.TEMPORARY["FP8_PB_WO"] + 2)  # one row of blocks of the widest matrix
     assert plan(source, manifest, budget=budget).ok
     assert_same(load_weights(source, manifest=manifest, budget=budget), whole)
     with pytest.raises(BudgetError, match="working memory") as refusal:
@@ -178,17 +178,28 @@ def test_a_wrong_manifest_is_answered_before_a_weight_is_read(source, monkeypatc
     assert rules == {"unresolved", "incomplete-group", "plain-target"}
 
 
+@pytest.mark.parametrize("deferring", [False, True])
+@pytest.mark.parametrize("hold", [0, 1 << 30])
+@pytest.mark.parametrize("value", ["inf", "nan"])
 @pytest.mark.parametrize("module", ["1.mlp.experts.5.up_proj", "0.self_attn.o_proj", "1.self_attn.kv_b_proj"])
-def test_the_element_that_is_not_finite_is_named(small, module):
+def test_the_element_that_is_not_finite_is_named(small, monkeypatch, module, value, hold, deferring):
     def spoil(tensors):
-        tensors[f"{L}{module}.weight"][37, 11] = float("inf")
+        tensors[f"{L}{module}.weight"][37, 11] = float(value)
+
+    def deferred(self, *arguments):
+        begin(self, *arguments)
+        self.deferring = deferring
+
+    begin = Converter.__init__
+    monkeypatch.setattr(Converter, "__init__", deferred)
+    monkeypatch.setattr(working, "HOLD_BYTES", hold)
 
     source = small(change=spoil)
     targets = {f"{L}0.self_attn.o_proj": "MXFP8", f"{L}1.mlp.experts": "W4A16_NVFP4"}
     manifest = Manifest(
         schema="intarsia.manifest/1", main=Section(targets=targets | {f"{L}1.self_attn.kv_b_proj": "FP8"})
     )
-    with pytest.raises(ConvertError, match="inf at row 37, column 11") as refusal:
+    with pytest.raises(ConvertError, match=f"{value} at row 37, column 11") as refusal:
         load_weights(source, manifest=manifest)
     assert refusal.value.where == f"{L}{module}"
 

@@ -180,9 +180,9 @@ def _ceil_log2_carry(device: torch.device) -> Tensor:
     """What to add to the bits of a float32 in the binade of 2^k so that its exponent field is ceil(log2) +
     127.
 
-    int32 [255], index k + 127. That carry leaves out the few float32 steps above 2^k whose log2 still rounds
-    to k: log2(2^k (1 + f)) is k + f / ln 2 to first order, and rounds to k while nearer to k than to the next
-    float32.
+    int32 [256], index k + 127; the last, of what is not finite, only keeps indices in range. The
+    carry leaves out the few float32 steps above 2^k whose log2 still rounds to k: log2(2^k (1 + f)) is
+    k + f / ln 2 to first order, and rounds to k while nearer to k than to the next float32.
     """
     carry = []
     for k in range(-127, 128):
@@ -193,7 +193,7 @@ def _ceil_log2_carry(device: torch.device) -> Tensor:
         carry.append((1 << 23) - 1 - steps)
     # Subnormals: exponent field 0 ends at 2^-127, which is 2^22 of their steps, and these are twice as wide.
     carry[0] = (1 << 22) - 1 - (((1 << 23) - 1 - carry[0]) >> 1)
-    return torch.tensor(carry, dtype=torch.int32).to(device)
+    return torch.tensor([*carry, 0], dtype=torch.int32).to(device)
 
 
 def ceil_log2_byte(values: Tensor) -> Tensor:

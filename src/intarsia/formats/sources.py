@@ -1,5 +1,7 @@
 """What encoders ask of a weight, and exact division on every device."""
 
+from contextvars import ContextVar, Token
+from types import TracebackType
 from typing import NoReturn
 
 import torch
@@ -8,6 +10,38 @@ from torch import Tensor
 from intarsia.formats.errors import UnencodableError
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Deferred:
+    """While it is entered, values that cannot be encoded are noted in `fault` and not refused.
+
+    `fault` is one bool on the encoding device, left as it is or set. So nothing waits for the device; who
+    looks at it later has to find the value again. What was encoded is to be thrown away then.
+    """
+
+    def __init__(self, fault: Tensor) -> None:
+        self._fault = fault
+        self._token: Token[Tensor | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _FAULT.set(self._fault)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            _FAULT.reset(self._token)
+
+    @staticmethod
+    def took(fault: Tensor) -> bool:
+        """Notes the outcome of a check, a bool on the device; false when checks are not deferred."""
+        deferred = _FAULT.get()
+        if deferred is not None:
+            deferred.logical_or_(fault)
+        return deferred is not None
+
+
+_FAULT: ContextVar[Tensor | None] = ContextVar("fault", default=None)
 
 
 def source(weight: Tensor, name: str) -> Tensor:
@@ -30,7 +64,8 @@ def require_finite(weight: Tensor, amax: Tensor, name: str) -> None:
     """Raises UnencodableError, naming the first such element, when the float32 maxima show that there is NaN
     or infinity.
     """
-    if int(amax.view(torch.int32).amax()) >= 0x7F800000:
+    fault = amax.view(torch.int32).amax() >= 0x7F800000
+    if not Deferred.took(fault) and bool(fault):
         _refuse_not_finite(weight, name)
 
 
@@ -71,7 +106,8 @@ def shared_amax(weight: Tensor, own: Tensor, amax: Tensor | float | None, name: 
         expected = f"one value, shape {list(lead)}, or one dimension more for equal parts of the rows"
         raise UnencodableError(f"{name} amax", found=f"shape {list(given.shape)}", expected=expected)
     covered = own.view(*lead, parts, -1).amax(dim=-1).view(given.shape)
-    if not bool((torch.isfinite(given) & (given >= covered)).all()):
+    fine = (torch.isfinite(given) & (given >= covered)).all()
+    if not Deferred.took(~fine) and not bool(fine):
         expected = "finite values, at least the weight's own largest magnitude"
         raise UnencodableError(f"{name} amax", found=str(given.tolist()), expected=expected)
     return given

@@ -4,7 +4,8 @@ Encoding is a pure function of a matrix (and, under a shared global scale, of th
 cutting the work into rows changes no byte.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +13,8 @@ from intarsia import formats
 from intarsia.checkpoint import Module
 from intarsia.core.errors import IntarsiaError
 from intarsia.core.progress import Phase
+from intarsia.formats.sources import Deferred
+from intarsia.loading.ahead import Span
 from intarsia.loading.errors import ConvertError
 from intarsia.loading.layout import source_bytes
 from intarsia.loading.ledger import Ledger
@@ -24,6 +27,7 @@ from intarsia.planning.working import Step, Working
 from intarsia.selection.resolve import Selection, Target
 
 Job = tuple[Target, Sink]
+T = TypeVar("T")
 
 
 class Converter:
@@ -46,22 +50,58 @@ class Converter:
         for target in selection.targets.values():
             self._units.setdefault(_key(target), []).append(target)
         self._largest: dict[str, torch.Tensor] = {}
+        # On a GPU every look at a value would wait until it has done all it was told.
+        self.deferring = staging.device.type != "cpu"
+
+    def spans(self, targets: Iterable[Target], known: set[str]) -> Iterator[Span]:
+        """What `convert` reads for jobs of `targets`, in order; plain matrices only.
+
+        `known` remembers from call to call which largest magnitudes have been found.
+        """
+        for key, unit in _together((target, target) for target in targets).items():
+            members = [target for target, _ in unit]
+            if not self._holds(key, members) and needs_largest(members[0].format) and key not in known:
+                known.add(key)
+                members = self._units[key] + members
+            for target in members:
+                module = self._modules[target.module]
+                if module.format is None:
+                    yield self._staging.span(module.tensors["weight"], None)
 
     def convert(self, jobs: Iterable[Job]) -> None:
         """Encodes matrices into their sinks, those that share a global scale together.
 
-        Raises ConvertError naming the module and element that cannot be encoded, and BudgetError.
+        Raises ConvertError naming the module and element that cannot be encoded, and BudgetError. On a GPU
+        that is known when all jobs are done, and the element is looked for in the source.
         """
-        together: dict[str, list[Job]] = {}
-        for target, sink in jobs:
-            together.setdefault(_key(target), []).append((target, sink))
-        for key, unit in together.items():
-            self._unit(key, unit)
+        together = _together(jobs)
+        if not self.deferring:
+            for key, unit in together.items():
+                self._unit(key, unit)
+            return
+        faults = torch.zeros(len(together), dtype=torch.bool, device=self._staging.device)
+        for index, (key, unit) in enumerate(together.items()):
+            with Deferred(faults[index]):
+                self._unit(key, unit)
+        for key, fault in zip(together, faults.tolist(), strict=True):
+            if fault:
+                self._explain(key)
+
+    def _explain(self, key: str) -> None:
+        """Raises ConvertError for a unit that could not be encoded."""
+        for target in self._units[key]:
+            self._largest_of(target)
+        member = self._units[key][0]
+        raise ConvertError(
+            member.module,
+            found="values that were not finite, and are now",
+            expected=f"finite values for {member.format}",
+            action="convert it again",
+        )
 
     def _unit(self, key: str, jobs: Sequence[Job]) -> None:
         steps = [self._step(target) for target, _ in jobs]
-        members = self._units[key]
-        hold = all(step.hold for step in steps) and len(jobs) == len(members)
+        hold = self._holds(key, [target for target, _ in jobs])
         with self.ledger.hold(max(step.nbytes for step in steps), jobs[0][0].module):
             if hold:
                 self._encode_held(jobs, steps)
@@ -69,12 +109,16 @@ class Converter:
             largest = None
             if needs_largest(jobs[0][0].format):
                 if key not in self._largest:
-                    self._largest[key] = _most(self._largest_of(member) for member in members)
+                    self._largest[key] = _most(self._largest_of(member) for member in self._units[key])
                 largest = self._largest[key]
             for (target, sink), step in zip(jobs, steps, strict=True):
                 source = self._source(target)
                 self._encode(target, source, sink, step.rows, largest)
                 self._phase.advance(source_bytes(self._modules[target.module]))
+
+    def _holds(self, key: str, targets: Sequence[Target]) -> bool:
+        complete = len(targets) == len(self._units[key])
+        return complete and all(self._step(target).hold for target in targets)
 
     def _encode_held(self, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
         held = []
@@ -127,7 +171,8 @@ class Converter:
         """The largest magnitude of rows from `first` on; raises ConvertError for one that is not finite."""
         low, high = part.aminmax()
         largest = torch.maximum(low.abs(), high.abs()).float()
-        if not bool(torch.isfinite(largest)):
+        fine = torch.isfinite(largest)
+        if not Deferred.took(~fine) and not bool(fine):
             row, column = torch.nonzero(~torch.isfinite(part))[0].tolist()
             raise ConvertError(
                 target.module,
@@ -167,6 +212,14 @@ class _Held:
 
 def _key(target: Target) -> str:
     return unit_key(target.module, target.format, target.group)
+
+
+def _together(jobs: Iterable[tuple[Target, T]]) -> dict[str, list[tuple[Target, T]]]:
+    """Jobs by what shares a global scale."""
+    together: dict[str, list[tuple[Target, T]]] = {}
+    for target, item in jobs:
+        together.setdefault(_key(target), []).append((target, item))
+    return together
 
 
 def _most(values: Iterable[torch.Tensor]) -> torch.Tensor:

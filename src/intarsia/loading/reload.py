@@ -40,8 +40,13 @@ def reload_weights(
     device = next(iter(next(iter(live.values())).values())).device
     changed: list[tuple[torch.Tensor, torch.Tensor]] = []
     names = []
-    with plan.checkpoint.reader() as reader, progress.phase("reading weights", plan.stored_bytes) as phase:
-        loader = Loader(plan, Staging(reader, device), phase, budget)
+    with (
+        plan.checkpoint.reader() as reader,
+        progress.phase("reading weights", plan.stored_bytes) as phase,
+        Staging(reader, device) as staging,
+    ):
+        loader = Loader(plan, staging, phase, budget)
+        loader.read_ahead()
         for arranged in plan.weights:
             name = arranged.module.name
             fresh = _tensors(loader.load(arranged))

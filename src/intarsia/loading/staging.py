@@ -1,10 +1,14 @@
 """Bringing bytes of a checkpoint to a device: into CPU tensors directly, to a GPU through pinned memory."""
 
+import threading
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
+from intarsia.loading.ahead import Ahead, Span
 from intarsia.loading.layout import Region
 
 PINNED_BYTES = 16 << 20
@@ -15,8 +19,9 @@ BAND_BYTES = 16 << 20
 class Staging:
     """Fills tensors on one device from a reader.
 
-    For a GPU there are two pinned buffers: one is read into while the other is on its way. Both are this
-    object's own and nobody else's; a tensor that was filled shares no memory with them.
+    For a GPU there are two pinned buffers: one is read into while the other is on its way. After `read_ahead`
+    bytes come out of a ring that a thread fills, as long as they are asked for in the order that was said.
+    Buffers are this object's own and nobody else's; a tensor that was filled shares no memory with them.
     """
 
     def __init__(self, reader: Reader, device: torch.device) -> None:
@@ -25,24 +30,43 @@ class Staging:
         self._buffers: list[torch.Tensor] = []
         self._free: list[Any] = []
         self._turn = 0
-        if device.type == "cuda":
-            self._buffers = [torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-            self._free = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+        self._reading = threading.Lock()
+        self.ahead: Ahead | None = None
+
+    def __enter__(self) -> "Staging":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.ahead is not None:
+            self.ahead.close()
+
+    def read_ahead(self, spans: Sequence[Span]) -> None:
+        """Begins to read what will be asked for. Use the staging as a context, which ends the reading."""
+        self.ahead = Ahead(self.reader, self._reading, self.device, spans)
 
     def fill(self, entry: TensorEntry, target: torch.Tensor, begin: int = 0) -> None:
         """Bytes of an entry from `begin` on, as many as the contiguous `target` has."""
-        if not self._buffers:
-            self.reader.read_into(entry, target, begin, begin + target.nbytes)
+        if self.ahead is not None and self.ahead.take(entry, begin, target.view(-1).view(torch.uint8)):
             return
-        flat = target.reshape(-1).view(torch.uint8)
+        if self.device.type != "cuda":
+            with self._reading:
+                self.reader.read_into(entry, target, begin, begin + target.nbytes)
+            return
+        if not self._buffers:
+            self._buffers = [torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+            self._free = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+        flat = target.view(-1).view(torch.uint8)
         for start in range(0, flat.numel(), PINNED_BYTES):
             part = flat[start : start + PINNED_BYTES]
             self._turn ^= 1
             self._free[self._turn].synchronize()
             pinned = self._buffers[self._turn][: part.numel()]
-            self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
+            with self._reading:
+                self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
             part.copy_(pinned, non_blocking=True)
-            self._free[self._turn].record()
+            self._free[self._turn].record(torch.cuda.current_stream(self.device))
 
     def fill_region(self, entry: TensorEntry, target: torch.Tensor, region: Region | None) -> None:
         """A part of an entry, or all of it. Whole rows are read by themselves; of cut rows all is read, some
@@ -61,6 +85,14 @@ class Staging:
             rows = range(first, min(first + band, starts[0] + counts[0]))
             part = self.rows(entry, first, len(rows), target.dtype)
             target[first - starts[0] : rows.stop - starts[0]].copy_(part[region.inside(rows)])
+
+    @staticmethod
+    def span(entry: TensorEntry, region: Region | None) -> Span:
+        """What `fill_region` reads, in order."""
+        if region is None or not region.counts:
+            return Span(entry, 0, entry.nbytes)
+        row = entry.nbytes // entry.shape[0]
+        return Span(entry, region.starts[0] * row, (region.starts[0] + region.counts[0]) * row)
 
     def rows(self, entry: TensorEntry, first: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Rows of an entry's first dimension, in memory of their own on the device."""

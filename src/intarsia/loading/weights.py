@@ -5,6 +5,7 @@ matrices of one expert that share a global scale.
 """
 
 import os
+from collections.abc import Iterator
 
 import torch
 
@@ -15,6 +16,7 @@ from intarsia.core.progress import SILENT, Phase, Progress
 from intarsia.core.receipt import refuse_existing as refuse_receipt
 from intarsia.core.receipt import write as write_receipt
 from intarsia.formats import Stored, csf
+from intarsia.loading.ahead import Span
 from intarsia.loading.arrange import arrange
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
@@ -73,8 +75,10 @@ def load_weights(
         watch.phase("read and encode", plan.stored_bytes),
         plan.checkpoint.reader() as reader,
         progress.phase("reading weights", plan.stored_bytes) as phase,
+        Staging(reader, place) as staging,
     ):
-        loader = Loader(plan, Staging(reader, place), phase, budget)
+        loader = Loader(plan, staging, phase, budget)
+        loader.read_ahead()
         for arranged in plan.weights:
             weights[arranged.module.name] = loader.load(arranged)
     weights = calibrated(weights, layer_max_input_scale)
@@ -109,6 +113,7 @@ class Loader:
     """Loads one weight after another. `ledger` knows the most working memory used."""
 
     def __init__(self, plan: Arrangement, staging: Staging, phase: Phase, budget: int | None = None) -> None:
+        self._plan = plan
         self._staging = staging
         self._phase = phase
         self._converter: Converter | None = None
@@ -119,6 +124,25 @@ class Loader:
     def most_working(self) -> int:
         """The most working memory that conversion has held so far, in bytes."""
         return self._converter.ledger.most if self._converter is not None else 0
+
+    def read_ahead(self) -> None:
+        """Reads what the weights take in the background, if they are loaded in the arrangement's order to a
+        GPU. A CPU that encodes is busy with that, and reads straight to where the bytes stay.
+        """
+        if self._staging.device.type == "cuda":
+            self._staging.read_ahead(list(self.spans()))
+
+    def spans(self) -> Iterator[Span]:
+        """The bytes that loading all weights in order reads, in order, where that is known before."""
+        known: set[str] = set()
+        for arranged in self._plan.weights:
+            for piece in arranged.pieces:
+                whole = arranged.regions is None or piece.codec is not None
+                region = arranged.regions[piece.suffix] if arranged.regions and not whole else None
+                for entry in piece.entries:
+                    yield self._staging.span(entry, region)
+            if self._converter is not None:
+                yield from self._converter.spans((item.target for item in arranged.conversions), known)
 
     def load(self, arranged: Arranged) -> Weight:
         """One weight: its tensors are allocated once, at their final size, and filled in place."""

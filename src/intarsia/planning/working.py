@@ -17,11 +17,18 @@ NEEDS_LARGEST = WITH_GLOBAL | {"FP8"}
 HOLD_BYTES = 64 << 20
 """Matrices that share a global scale are kept as read up to this size; larger ones are read twice."""
 
-TEMPORARY = 26
-"""Bytes an element that the encoders and the decoders before them allocate at most, results included."""
+TEMPORARY = {
+    "NVFP4": 14, "W4A16_NVFP4": 14, "MXFP8": 7, "MXFP4": 14,
+    "FP8": 13, "FP8_PER_CHANNEL_PER_TOKEN": 7, "FP8_PB_WO": 11,
+}  # fmt: skip
+"""Bytes an element that the encoder of a format allocates at most, its results included."""
+
+DECODED = 26
+"""The same, with the decoder before it, of a matrix that is quantized already."""
 
 _CORE_ELEMENTS = 1 << 18
 _MOST_ELEMENTS = 1 << 21
+_DEVICE_ELEMENTS = 1 << 22
 _ROW_BLOCKS = {"FP8_PB_WO": 128}
 
 
@@ -45,7 +52,7 @@ class Working:
     def elements(self) -> int:
         """Elements encoded at a time when memory does not ask for fewer."""
         if self.device != "cpu":
-            return _MOST_ELEMENTS
+            return _DEVICE_ELEMENTS
         return min(_MOST_ELEMENTS, _CORE_ELEMENTS * torch.get_num_threads())
 
     def step(
@@ -66,7 +73,7 @@ class Working:
         """
         block = max(_ROW_BLOCKS.get(format_name, 1), _ROW_BLOCKS.get(stored or "", 1))
         rows, columns = shape
-        row = columns * (TEMPORARY + element)
+        row = columns * (element + (TEMPORARY[format_name] if stored is None else DECODED))
         wanted = min(max(1, self.elements // (columns * block)), -(-rows // block)) * block
         shared = format_name in NEEDS_LARGEST
         if self.budget is None:
