@@ -163,14 +163,24 @@ def new_rows(model, tokens):
     return runner.verify([*tokens[PROMPT : PROMPT + 2], 3])
 
 
-def test_a_new_prompt_may_come_at_any_time(model, tokens, plain):
-    """Also with verified rows that nobody kept or with drafted ones: they are forgotten."""
-    runner = new(model)
+@pytest.mark.parametrize("drafted", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_new_prompt_may_come_at_any_time(model, tokens, plain, drafted, committed):
+    """Also with rows that nobody kept, or that the MTP layer has not seen: they are forgotten."""
+    runner, seen = new(model), []
     runner.start(tokens[30:100])
-    runner.draft(5, 3, lowest)
+    if drafted:
+        runner.draft(5, 3, lowest)
     runner.verify([5, 6])
-    assert torch.equal(runner.start(tokens[:PROMPT]), plain[0])
-    assert torch.equal(runner.verify(tokens[PROMPT : PROMPT + 5]), plain[1:6])
+    if committed:
+        runner.commit(2)
+    for used in (runner, new(model)):
+        assert torch.equal(used.start(tokens[:PROMPT]), plain[0])
+        rows = []
+        used.draft(tokens[PROMPT], 4, lambda row, _, rows=rows: rows.append(row) or lowest(row, _))
+        seen.append(torch.stack(rows))
+        assert torch.equal(used.verify(tokens[PROMPT : PROMPT + 5]), plain[1:6])
+    assert torch.equal(*seen)
 
 
 @pytest.mark.parametrize("bad", [-1, 128])

@@ -200,15 +200,19 @@ def test_drafted_rows_are_overwritten_by_true_ones(flat, tokens, share, seed):
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("verified", [0, 3])
 @pytest.mark.parametrize("share", [True, False])
-def test_a_chain_of_drafts(case, share):
+def test_a_chain_of_drafts(case, share, verified):
     """Each further draft recycles the normed hidden before it; a shared index keeps the first selection."""
     config = replace(case.model.config, index_share_for_mtp_iteration=share)
     weights = runtime_weights(config, case.tensors)
     model = Glm5NextModel(config, weights, dtype=torch.float32, device="cpu")
     tokens, length, oracle = case.tokens[0], 101, MtpOracle(case)
     runner = ModelRunner(model, window=256, max_drafts=4, page=16)
-    runner.start(tokens[:length])
+    runner.start(tokens[: length - verified])
+    if verified:  # then several rows are absorbed at once, and the last one leads the chain
+        runner.verify([*tokens[length - verified : length], 5])
+        runner.commit(verified)
     seen = []
 
     def pick(logits, position):
