@@ -17,6 +17,7 @@ from intarsia.engine.protocols import Runner
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.text import TextAssets
 from intarsia.engine.text_model import TextModel
+from intarsia.engine.threads import use_threads
 from intarsia.families.errors import ConfigError
 from intarsia.families.registry import family_of
 from intarsia.groups.group import SINGLE, Group
@@ -132,11 +133,10 @@ def load_text_model(
     Raises what `load` raises, and the text layer's errors for a checkpoint without a usable tokenizer.
     """
     settings = settings or EngineSettings()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     place = _device(settings.device)
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     arrangement = arrange(checkpoint)
+    use_threads(settings.threads, arrangement.config.hidden_size)
     vocab_size = arrangement.config.vocab_size
     assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
     group = join(settings, arrangement, place)

@@ -126,7 +126,7 @@ class LoadSettings:
     dtype: DataType = "float32"
     """Type of activations; weights are decoded to it inside an operation."""
     threads: int | None = None
-    """CPU threads for computing; torch's own choice without a number."""
+    """CPU threads for computing; without a number one for a small network, else torch's own choice."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str) or not self.device:
