@@ -162,7 +162,7 @@ class Ledger:
             assert [self.memory[kept.pages[p // PAGE]][p % PAGE] for p in range(len(values))] == values
         assert self.pool.free == len(self.free())
         streams = {int(page) for page in self.table.flatten() if page < PAGES}
-        assert self.pool.only_kept() == {page for kept, _ in self.kept for page in kept.pages} - streams
+        assert self.pool.only_kept == {page for kept, _ in self.kept for page in kept.pages} - streams
 
 
 OPERATION = st.tuples(
