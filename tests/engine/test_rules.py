@@ -132,6 +132,27 @@ def test_penalties_and_bias(sampling):
     assert outcome.ids != expected(request)
 
 
+def test_penalties_count_guesses_that_stand_before_a_row():
+    """Three favoured tokens take turns as each is penalized; every guess is right, so whole windows are
+    kept."""
+    request = request_of(
+        "r",
+        prompt_of(1, 20),
+        max_tokens=30,
+        penalties=Penalties(frequency=2.0),
+        logit_bias={5: 30.0, 6: 30.0, 7: 30.0},
+    )
+    (plain,) = serve(engine_of(settings=replace(SMALL, drafts=0, copy_drafts=0)), [request])
+    assert len(set(plain.ids)) == 3
+
+    def script(lane, most):
+        return plain.ids[len(lane.reply.tokens) :][:most]
+
+    (guessed,) = serve(engine_of(settings=replace(SMALL, drafts=5), source=script), [request])
+    assert guessed.ids == plain.ids
+    assert guessed.usage.accepted == guessed.usage.drafted
+
+
 def test_logprobs_are_the_networks_own():
     request = request_of(
         "r", prompt_of(1, 70), max_tokens=12, sampling=SAMPLED, logprobs=4, logit_bias={3: 9.0}

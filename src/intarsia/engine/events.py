@@ -1,5 +1,6 @@
 """What the engine answers: events, usage, the caller's handle, and what a server needs of an engine."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +9,7 @@ from typing import Literal, Protocol
 
 from intarsia.engine.requests import Request
 
+LOG = logging.getLogger(__name__)
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -122,6 +124,7 @@ class Handle:
             self.on_event(event)
         except Exception:
             # A reader that fails is a reader that left; its request must not take the engine along.
+            LOG.warning("the reader of request %s failed; the request ends", self.request.id, exc_info=True)
             self._cancelled.set()
 
 

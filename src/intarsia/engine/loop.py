@@ -237,7 +237,9 @@ class StepLoop:
             return
         if not lane.unabsorbed.rows:
             lane.unabsorbed.first = part.position
-        lane.unabsorbed.rows.append(hidden[part.rows.start : part.rows.start + kept])
+        rows = hidden[part.rows.start : part.rows.start + kept]
+        # A few rows may wait for long, and must not hold on to the whole step's.
+        lane.unabsorbed.rows.append(rows.clone() if part.recurrent else rows)
 
     def _prompt_logprobs(self, part: Part, hidden: Tensor, top: int) -> None:
         lane, following = part.lane, part.lane.prompt[part.position + 1 : part.end + 1]
