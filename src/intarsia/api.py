@@ -121,7 +121,7 @@ def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
 
     Raises `RecipeNameError`, and `SelectionError` for a source whose headers contradict its configuration.
     """
-    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source, data_required=False)
     return apply_recipe(recipe, source_of(checkpoint))
 
 

@@ -12,9 +12,12 @@ from intarsia.checkpoint import modules, open_checkpoint, resolve
 from intarsia.checkpoint.errors import TargetExistsError
 from intarsia.formats import csf as csf_codecs
 from intarsia.loading.errors import ConvertError
-from intarsia.loading.export import convert
+from intarsia.loading.export import convert, select, with_csf
+from intarsia.loading.outputs import outputs
 from intarsia.selection.errors import SelectionError
 from intarsia.selection.manifest import Manifest, Section
+from intarsia.selection.recipes import apply_recipe
+from intarsia.selection.source import source_of
 from tests.synthetic import COMPANIONS
 
 L = "model.language_model.layers."
@@ -199,3 +202,13 @@ def test_refusals_before_anything_is_written(small, tmp_path):
         convert(source.path, tmp_path / "out", manifest=wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "there"]
     assert open_checkpoint(source.path).tensors == source.tensors
+
+
+def test_the_estimated_room_for_exceptions_is_enough_for_normal_weights(source, converted, csf):
+    manifest = with_csf(apply_recipe("fp4-local", source_of(source)), csf)
+    selection = select(source, recipe=None, manifest=manifest)
+    expected = list(outputs(source, {module.name: module for module in modules(source).values()}, selection))
+    written = sum(entry.nbytes for entry in converted.tensors.values())
+    fixed = sum(item.nbytes for item in expected)
+    assert (written > fixed) == (csf != "none")
+    assert written <= fixed + sum(item.exceptions for item in expected)

@@ -92,11 +92,15 @@ class Checkpoint:
         return Reader(self, buffer_bytes)
 
 
-def open_checkpoint(path: str | os.PathLike[str], *, strict: bool = True) -> Checkpoint:
+def open_checkpoint(
+    path: str | os.PathLike[str], *, strict: bool = True, data_required: bool = True
+) -> Checkpoint:
     """Read the headers, index and configuration of a checkpoint folder, or of the word `demo`.
 
     Raises InvalidCheckpointError with every violation found. With `strict=False` the violations are
     returned in `.problems` and what could be read is kept, for reports about damaged checkpoints.
+    With `data_required=False` shards may end anywhere behind their headers, which is enough for manifests
+    and plans; reading a tensor that is not there raises TruncatedError.
     """
     folder = locate(path)
     if not folder.is_dir():
@@ -105,19 +109,19 @@ def open_checkpoint(path: str | os.PathLike[str], *, strict: bool = True) -> Che
             str(folder), found=found, expected="the folder of a checkpoint", action="check the path"
         )
     with collector_paused():
-        return _open(folder, strict)
+        return _open(folder, strict, data_required)
 
 
-def _open(folder: Path, strict: bool) -> Checkpoint:
+def _open(folder: Path, strict: bool, data_required: bool) -> Checkpoint:
     findings = Findings()
     if is_container(folder):
         container = read_container(folder, findings)
-        shards, entries = _read_shards(folder, container.shards, findings)
+        shards, entries = _read_shards(folder, container.shards, findings, data_required)
         compare(container, entries, {shard.name: shard.size for shard in shards}, findings)
         config, quantization = _read_metadata(folder / METADATA, findings, implied_csf=True)
     else:
         index = read_index(folder, findings)
-        shards, entries = _read_shards(folder, index.shards, findings)
+        shards, entries = _read_shards(folder, index.shards, findings, data_required)
         if index.weight_map is not None:
             _compare_with_index(index.weight_map, entries, shards, findings)
             _report_unindexed(folder, index, findings)
@@ -162,12 +166,12 @@ def _read_object(folder: Path, name: str, findings: Findings) -> dict[str, Any] 
 
 
 def _read_shards(
-    folder: Path, names: Iterable[str], findings: Findings
+    folder: Path, names: Iterable[str], findings: Findings, data_required: bool
 ) -> tuple[list[Shard], dict[str, TensorEntry]]:
     shards: list[Shard] = []
     entries: dict[str, TensorEntry] = {}
     for name in names:
-        opened = _read_shard(folder, name, findings)
+        opened = _read_shard(folder, name, findings, data_required)
         if opened is None:
             continue
         shard, header = opened
@@ -188,7 +192,9 @@ def _read_shards(
     return shards, entries
 
 
-def _read_shard(folder: Path, name: str, findings: Findings) -> tuple[Shard, Header] | None:
+def _read_shard(
+    folder: Path, name: str, findings: Findings, data_required: bool
+) -> tuple[Shard, Header] | None:
     path = folder / name
     failure: CheckpointError | None = None
     try:
@@ -207,7 +213,7 @@ def _read_shard(folder: Path, name: str, findings: Findings) -> tuple[Shard, Hea
         return None
     try:
         status = os.fstat(descriptor)
-        header = read_header(descriptor, status.st_size, name, findings)
+        header = read_header(descriptor, status.st_size, name, findings, data_required=data_required)
     finally:
         os.close(descriptor)
     if header is None:

@@ -17,6 +17,7 @@ __all__ = ["Header", "TensorEntry", "parse_header", "read_header"]
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_ENTRIES = 500_000
+MAX_DATA_BYTES = 1 << 62
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
 
@@ -31,16 +32,19 @@ class Header(NamedTuple):
     size: int
 
 
-def read_header(descriptor: int, file_size: int, shard: str, findings: Findings) -> Header | None:
+def read_header(
+    descriptor: int, file_size: int, shard: str, findings: Findings, *, data_required: bool = True
+) -> Header | None:
     """Read and check the header of an open file; None when it cannot be read at all.
 
     Reads the length and the header, never data. Violations go to `findings`; entries that broke a rule
-    are left out of the result.
+    are left out of the result. Without `data_required` a file may end anywhere behind its header.
     """
     text = _header_bytes(descriptor, file_size, shard, findings)
     if text is None:
         return None
-    return parse_header(text, file_size - LENGTH_BYTES - len(text), shard, findings)
+    present = file_size - LENGTH_BYTES - len(text)
+    return parse_header(text, present, shard, findings, data_required=data_required)
 
 
 def _header_bytes(descriptor: int, file_size: int, shard: str, findings: Findings) -> bytes | None:
@@ -91,7 +95,9 @@ def _read_all(descriptor: int, begin: int, count: int) -> bytes:
     return b"".join(pieces)
 
 
-def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -> Header | None:
+def parse_header(
+    text: bytes, data_bytes: int, shard: str, findings: Findings, *, data_required: bool = True
+) -> Header | None:
     """Check the JSON of a header against the number of data bytes that follow it."""
     if text[:1] != b"{":
         findings.add("header-json", shard, f"a header that starts with {text[:1]!r}", "'{'")
@@ -118,6 +124,8 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
         findings.add("header-json", shard, problem, "strict JSON")
         return None
     metadata = _metadata(raw.pop(METADATA, {}), shard, findings)
+    if not data_required:
+        data_bytes = max(data_bytes, _promised(raw))
     size = LENGTH_BYTES + len(text)
     entries: dict[str, TensorEntry] = {}
     known: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -135,6 +143,16 @@ def parse_header(text: bytes, data_bytes: int, shard: str, findings: Findings) -
     if len(entries) == len(raw):  # a refused entry already explains a hole
         _check_cover(spans, size, data_bytes, shard, findings)
     return Header(entries, metadata, size)
+
+
+def _promised(raw: dict[str, Any]) -> int:
+    """The end of the last tensor by the header; entries that are none count nothing."""
+    ends = []
+    for value in raw.values():
+        offsets = value[2] if type(value) is tuple else value.get(FIELDS[2]) if type(value) is dict else None
+        if type(offsets) is list and len(offsets) == 2 and type(offsets[1]) is int:
+            ends.append(offsets[1])
+    return min(max(ends, default=0), MAX_DATA_BYTES)
 
 
 def _compact(pairs: Pairs) -> Any:

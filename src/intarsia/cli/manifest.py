@@ -17,7 +17,7 @@ class ManifestWrite:
     """Write the manifest of a built-in recipe for a source: exact names, from headers alone."""
 
     source: SourcePath
-    """Folder of the source checkpoint, or `demo`; its shards may be sparse."""
+    """Folder of the source checkpoint, or `demo`; its shards may be sparse or end behind their headers."""
     output_dir: Annotated[str, tyro.conf.arg(metavar="DIR")]
     """Folder for manifest.json; it must not exist."""
     recipe: str = "spark"
@@ -93,9 +93,11 @@ class ManifestDiff:
 
         first = api.read_manifest(self.first)
         if _is_checkpoint(self.second):
-            found = diff_checkpoint(first, source_of(api.open_checkpoint(self.second)))
+            found = diff_checkpoint(first, source_of(api.open_checkpoint(self.second, data_required=False)))
         else:
-            source = source_of(api.open_checkpoint(self.source)) if self.source is not None else None
+            source = None
+            if self.source is not None:
+                source = source_of(api.open_checkpoint(self.source, data_required=False))
             found = diff_manifests(first, api.read_manifest(self.second), source)
         if self.json:
             emit_json({"differences": [asdict(item) for item in found]})

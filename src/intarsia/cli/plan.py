@@ -22,7 +22,7 @@ class PlanCommand:
     """
 
     path: CheckpointPath
-    """Folder of a checkpoint, or `demo`."""
+    """Folder of a checkpoint, or `demo`; its shards may be sparse or end behind their headers."""
     manifest: Annotated[str | None, tyro.conf.arg(metavar="MANIFEST")] = None
     """A manifest, or its folder: what is converted while loading."""
     tp: Annotated[int, tyro.conf.arg(metavar="N")] = 1
@@ -49,7 +49,7 @@ class PlanCommand:
         from intarsia.core.receipt import write
         from intarsia.loading.receipts import plan_receipt
 
-        checkpoint = api.open_checkpoint(self.path, strict=False)
+        checkpoint = api.open_checkpoint(self.path, strict=False, data_required=False)
         settings = {
             "ranks": self.tp,
             "device_memory": _size("--device-memory", self.device_memory),

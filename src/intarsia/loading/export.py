@@ -169,11 +169,14 @@ class _Export:
         return True
 
     def require_space(self, space: Workspace) -> None:
-        """Raises DiskSpaceError unless the disk holds everything that is not written yet."""
+        """Raises DiskSpaceError unless the disk holds everything that is not written yet.
+
+        Exceptions of compressed scales are estimated (`outputs.EXCEPTIONS`); more of them end as a full disk.
+        """
         needed = sum(path.stat().st_size for path in self.companions.values())
         for number, shard in enumerate(self.shards):
             if space.finished(number) is None:
-                needed += sum(item.nbytes for item in shard)
+                needed += sum(item.nbytes + item.exceptions for item in shard)
         writing = space.root / "writing"
         free = shutil.disk_usage(space.root).free + (writing.stat().st_size if writing.exists() else 0)
         if free < needed + HEADROOM:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from intarsia import formats
 from intarsia.checkpoint import Checkpoint, Module, TensorEntry
@@ -13,16 +14,25 @@ from intarsia.planning.items import unit_key
 from intarsia.selection.resolve import Selection, Target
 
 BLOCK_ROWS = 32
+EXCEPTIONS = 1 / 32
+"""Exceptions a compressed scale that room is kept for. Scales of normal weights have 4 (slab) to 12 (block)
+in a thousand; the most there can be, 15 of 16, would ask for several times the room the scales take.
+"""
+_EXCEPTION_BYTES = {"nvfp4_slab": 4, "csf_32x2_v1": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Tensors that are written together: one copied as stored, or the matrices of one unit, encoded."""
+    """Tensors that are written together: one copied as stored, or the matrices of one unit, encoded.
+
+    `exceptions` is an estimate of the bytes of `variable`, by `EXCEPTIONS`.
+    """
 
     fixed: tuple[Fixed, ...]
     variable: tuple[Variable, ...] = ()
     copied: TensorEntry | None = None
     targets: tuple[Target, ...] = ()
+    exceptions: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -59,14 +69,16 @@ def _stays(suffix: str, target: Target) -> bool:
 def _encoded(targets: tuple[Target, ...], modules: Mapping[str, Module]) -> Output:
     fixed: list[Fixed] = []
     variable: list[Variable] = []
+    exceptions = 0
     for target in targets:
         shape = modules[target.module].shape or ()
         for suffix, spec in formats.get(target.format).layout(shape).items():
             if suffix == "weight_scale" and target.codec is not None:
                 _components(f"{target.module}.{suffix}", target.codec, spec.shape, fixed, variable)
+                exceptions += int(prod(spec.shape) * EXCEPTIONS) * _EXCEPTION_BYTES[target.codec]
             else:
                 fixed.append(Fixed(f"{target.module}.{suffix}", STORED[spec.dtype], spec.shape))
-    return Output(tuple(fixed), tuple(variable), targets=targets)
+    return Output(tuple(fixed), tuple(variable), targets=targets, exceptions=exceptions)
 
 
 def _components(

@@ -47,11 +47,11 @@ def plan(
     the largest window that fits is found. `compressed_scales` counts scales that the selection compresses as
     kept so, with scratch to expand them into. `device` ("cpu" or "cuda") and `budget` are those of the load.
 
-    Nothing but headers is read. All violations are in the result; raises NotACheckpointError and ConfigError
-    when there is nothing to plan with.
+    Nothing but headers is read, and a folder's shards may end behind theirs. All violations are in the
+    result; raises NotACheckpointError and ConfigError when there is nothing to plan with.
     """
     if not isinstance(checkpoint, Checkpoint):
-        checkpoint = open_checkpoint(checkpoint, strict=False)
+        checkpoint = open_checkpoint(checkpoint, strict=False, data_required=False)
     resolution = resolve(checkpoint)
     source = _source(checkpoint, resolution)
     work = _Planner(checkpoint, resolution, source, ranks, Working(device, budget), compressed_scales)
