@@ -8,6 +8,7 @@ import tyro
 
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.progress import terminal_progress
+from intarsia.cli.ranks import start_ranks
 from intarsia.server.options import Option, options, settings_from
 
 _ABOUT = """Serve a model over HTTP, for the `openai` client and everything that speaks its language.
@@ -27,6 +28,9 @@ def _run(command: Any) -> int:
         name: value for name, value in given.items() if not any(value is not_given for not_given in _ABSENT)
     }
     settings = settings_from(Path(command.config) if command.config else None, given)
+    code = start_ranks(settings)
+    if code is not None:
+        return code
 
     from intarsia.server.start import serve
 

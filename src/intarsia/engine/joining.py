@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import version
 
 import torch
@@ -10,12 +11,17 @@ import torch
 from intarsia.checkpoint import Checkpoint
 from intarsia.core.config import EngineSettings
 from intarsia.core.progress import Phase, Progress
+from intarsia.engine.settings import StreamSettings
 from intarsia.groups.agreement import compare, digest
 from intarsia.groups.group import SINGLE, Group
-from intarsia.groups.join import Place, end_with_launcher, form, open_store, own_status
+from intarsia.groups.join import Place, form, open_store, own_status
+from intarsia.groups.lifeline import end_with_launcher
 from intarsia.groups.status import Status
 from intarsia.loading.layout import Arrangement
 from intarsia.loading.shares import share_of
+
+# What may differ from rank to rank.
+_OWN = frozenset(["device", "threads", "rank", "master", "master_port"])
 
 
 def place_of(settings: EngineSettings) -> Place | None:
@@ -97,13 +103,11 @@ class WatchedProgress:
 
 
 def _facts(settings: EngineSettings, device: torch.device, checkpoint: Checkpoint) -> dict[str, object]:
+    kind = StreamSettings if isinstance(settings, StreamSettings) else EngineSettings
     return {
         "intarsia": version("intarsia"),
         "torch": torch.__version__,
-        "ranks": settings.tp,
         "device": device.type,
-        "dtype": settings.dtype,
-        "window": settings.window,
-        "drafts": settings.drafts,
+        **{item.name: getattr(settings, item.name) for item in fields(kind) if item.name not in _OWN},
         "checkpoint": identity(checkpoint),
     }

@@ -1,8 +1,6 @@
 """How a rank finds the others: a key-value store over TCP, then a process group."""
 
-import contextlib
 import os
-import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -11,7 +9,7 @@ import torch
 import torch.distributed
 
 from intarsia.groups.errors import RankMissingError, RendezvousError
-from intarsia.groups.status import LIFELINE_FD, LISTEN_FD, SILENT_STATUS, STATUS_FILE, SharedStatus, Status
+from intarsia.groups.status import LISTEN_FD, SILENT_STATUS, STATUS_FILE, SharedStatus, Status
 from intarsia.groups.torch_group import TorchGroup, seconds
 
 dist: Any = torch.distributed  # its parts are only partly typed
@@ -81,7 +79,9 @@ def form(place: Place, store: Any, device: torch.device, status: Status | None =
             expected=f"all ranks within {place.timeout:g} s",
             action="look at the other ranks' logs",
         )
-    return TorchGroup(backend, device, timeout=place.patience, status=status or own_status(place.rank))
+    return TorchGroup(
+        backend, device, timeout=place.patience, status=status or own_status(place.rank), store=store
+    )
 
 
 def own_status(rank: int) -> Status:
@@ -107,17 +107,3 @@ def _nccl(place: Place, store: Any, device: torch.device) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = place.patience
     return dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), place.rank, place.ranks, options)
-
-
-def end_with_launcher() -> None:
-    """End this process when the one that started it is gone: its end of a pipe closes with it."""
-    descriptor = os.environ.pop(LIFELINE_FD, None)
-    if descriptor is None:
-        return
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            os.read(int(descriptor), 1)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="intarsia-lifeline", daemon=True).start()

@@ -71,6 +71,7 @@ def launch(
                 stdin=None if rank == 0 else subprocess.DEVNULL,
                 stdout=None if rank == 0 else subprocess.DEVNULL,
                 stderr=log,
+                start_new_session=True,  # a terminal's Ctrl-C comes here alone, and is passed on in order
             )
             started.append(_Rank(rank, process, log, changed=time.monotonic()))
         os.close(read_end)

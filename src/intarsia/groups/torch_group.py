@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intarsia.core.errors import IntarsiaError
 from intarsia.groups.errors import RankLostError, RanksDivergedError
 from intarsia.groups.group import add_in_order, side_by_side
 from intarsia.groups.status import LOST, SILENT_STATUS, Status
@@ -27,13 +28,18 @@ class TorchGroup:
         *,
         timeout: timedelta,
         status: Status = SILENT_STATUS,
+        store: Any = None,
     ) -> None:
+        """`store` is the key-value store the ranks met at, for messages that are no tensors."""
         self.rank = group.rank()
         self.ranks = group.size()
         self._group = group
         self._device = device
         self._timeout = timeout
         self._status = status
+        self.store = store
+        self.failure: IntarsiaError | None = None
+        """Why no further exchange is possible."""
 
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' float32 partial sums added one after another, rank 0 first."""
@@ -43,6 +49,8 @@ class TorchGroup:
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, rank 0 first; all of one shape and dtype."""
+        if self.failure is not None:
+            raise self.failure
         own = tensor.contiguous()
         parts = [torch.empty_like(own) for _ in range(self.ranks)]
         self._status.enter()
@@ -54,12 +62,13 @@ class TorchGroup:
             problem = str(error)
         if problem:
             self._status.tell(f"{LOST}: {_first_line(problem)}")
-            raise RankLostError(
+            self.failure = RankLostError(
                 f"rank {self.rank} of {self.ranks}",
                 found=f"an exchange that failed: {_first_line(problem)}",
                 expected="every rank at the same exchange",
                 action="look for the first message of another rank",
             )
+            raise self.failure
         self._status.leave()
         return parts
 
@@ -82,12 +91,13 @@ class TorchGroup:
             found = ", ".join(f"{value:016x} on rank {rank}" for rank, value in enumerate(values))
             common = max(set(values), key=values.count)
             odd = [rank for rank, value in enumerate(values) if value != common]
-            raise RanksDivergedError(
+            self.failure = RanksDivergedError(
                 what,
                 found=found,
                 expected="one value on all ranks",
                 action=_suspects(odd, self.ranks),
             )
+            raise self.failure
 
 
 def _suspects(odd: Sequence[int], ranks: int) -> str:

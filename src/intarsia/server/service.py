@@ -46,8 +46,13 @@ class ServedModel:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """Tokens that end a reply: the checkpoint's, and the mark of a turn, which cannot be inside one."""
-        turn = self.text.tokenizer.token(ASSISTANT)
-        return self.text.stop_tokens | ({turn} if turn is not None else set())
+        return self.end_ids_of(self.text)
+
+    @staticmethod
+    def end_ids_of(text: TextAssets) -> frozenset[int]:
+        """The same, of a checkpoint's text part."""
+        turn = text.tokenizer.token(ASSISTANT)
+        return text.stop_tokens | ({turn} if turn is not None else set())
 
     @property
     def name(self) -> str:

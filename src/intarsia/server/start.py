@@ -8,8 +8,12 @@ from intarsia import api
 from intarsia.checkpoint import open_checkpoint
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.engine import Engine
+from intarsia.engine.joining import join, place_of
+from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.text import TextAssets
-from intarsia.loading.arrange import arrange
+from intarsia.engine.threads import use_threads
+from intarsia.groups.torch_group import TorchGroup
+from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.server.service import ServedModel, Service
 from intarsia.server.settings import ServerSettings
 from intarsia.server.web.process import Process, bind, read_keys
@@ -22,8 +26,6 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
     Raises what `intarsia.load` raises, the text layer's errors, and CapacityError for settings that do not
     fit.
     """
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     checkpoint = open_checkpoint(source)
     arrangement = arrange(checkpoint)
     vocab_size = arrangement.config.vocab_size
@@ -31,7 +33,7 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
     text = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
     if text.template is not None:
         text.template.check()
-    network = api.load(checkpoint, settings.device, settings.dtype, progress=progress)
+    engine = _engine(arrangement, settings, text, progress)
     rows = weight_rows(arrangement, settings.device, settings.dtype)
     model = ServedModel(
         names=settings.served_model_name or (Path(source).resolve().name if source != "demo" else "demo",),
@@ -41,16 +43,42 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
         root=source,
         weights=lambda: rows,
     )
-    engine = Engine(network, settings, end_ids=model.end_ids, pieces=text.tokenizer)
     return Service(settings, model, engine.start())
 
 
+def _engine(
+    arrangement: Arrangement, settings: ServerSettings, text: TextAssets, progress: Progress
+) -> Engine:
+    """The engine, its network loaded; over several ranks this process's part of it."""
+    use_threads(settings.threads, arrangement.config.hidden_size)
+    group = join(settings, arrangement, torch.device(settings.device))
+    network = api.load(arrangement, settings.device, settings.dtype, group=group, progress=progress)
+    end_ids, pieces = ServedModel.end_ids_of(text), text.tokenizer
+    if isinstance(group, TorchGroup):
+        return RankedEngine(network, settings, group, group.store, end_ids=end_ids, pieces=pieces)
+    return Engine(network, settings, end_ids=end_ids, pieces=pieces)
+
+
+def follow(source: str, settings: ServerSettings) -> None:
+    """Load this rank's share and do the steps of rank 0 until it ends."""
+    checkpoint = open_checkpoint(source)
+    arrangement = arrange(checkpoint)
+    text = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=arrangement.config.vocab_size)
+    engine = _engine(arrangement, settings, text, SILENT)
+    if isinstance(engine, RankedEngine):
+        engine.follow()
+
+
 def serve(source: str, settings: ServerSettings, *, progress: Progress = SILENT) -> None:
-    """Load and serve until a signal ends it.
+    """Load and serve until a signal ends it; a rank above 0 follows rank 0.
 
     The address and the key file are looked at before anything is loaded. Raises what `load_service` raises,
     UsageError for an address that cannot be used, and KeyFileError.
     """
+    place = place_of(settings)
+    if place is not None and place.rank > 0:
+        follow(source, settings)
+        return
     read_keys(settings)
     listener = bind(settings)
     try:

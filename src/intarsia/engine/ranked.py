@@ -1,0 +1,192 @@
+"""The engine over several ranks: rank 0 takes requests, all ranks do the same steps.
+
+What decides a step is what arrived and who left, and nothing else: no clock takes part. Rank 0 writes both
+down before every step, where the other ranks read it. They wait there without turning a core while there is
+nothing to do. So page tables, kept states and drafts agree by construction; a hash of them is compared at
+every step.
+"""
+
+import json
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Collection
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from xxhash import xxh64_intdigest
+
+from intarsia.core.config import SamplingSettings
+from intarsia.engine.engine import Engine
+from intarsia.engine.errors import RequestError
+from intarsia.engine.events import Event, Handle, OnEvent
+from intarsia.engine.lanes.costs import MeasuredCosts
+from intarsia.engine.lanes.lane import Lane
+from intarsia.engine.requests import Penalties, Request, Thinking
+from intarsia.engine.settings import StreamSettings
+from intarsia.engine.text.reply import Pieces
+from intarsia.groups.errors import RankLostError
+from intarsia.groups.torch_group import TorchGroup
+from intarsia.models.glm5_next.model import Glm5NextModel
+
+LOG = logging.getLogger(__name__)
+KEPT_MESSAGES = 64
+"""No rank is ever that many steps behind: a step with rows has exchanges."""
+A_LONG_WAIT = timedelta(hours=24)
+
+
+class _StepHandle(Handle):
+    """A request whose end is only seen between steps, by all ranks at once."""
+
+    def __init__(self, reader: Handle | None, request: Request) -> None:
+        super().__init__(request)
+        self.reader = reader
+
+    def deliver(self, event: Event) -> None:
+        """Pass it on to the one who asked, if that is on this rank."""
+        if self.reader is not None:
+            self.reader.deliver(event)
+
+
+class RankedEngine(Engine):
+    """An engine on one of several ranks: `submit` on rank 0, `follow` on the others."""
+
+    def __init__(
+        self,
+        model: Glm5NextModel,
+        settings: StreamSettings,
+        group: TorchGroup,
+        store: Any,
+        *,
+        end_ids: Collection[int] = (),
+        pieces: Pieces | None = None,
+    ) -> None:
+        """`store` is the key-value store the ranks met at."""
+        # Costs that are never measured: equal on all ranks.
+        super().__init__(model, settings, end_ids=end_ids, pieces=pieces, costs=MeasuredCosts())
+        self._group = group
+        self._store = store
+        self._number = 0
+        self._lanes: dict[int, Lane] = {}
+
+    def submit(self, request: Request, on_event: OnEvent | None = None) -> Handle:
+        """Queue a request; RequestError for a grammar, which the other ranks would not have."""
+        if request.grammar is not None:
+            raise RequestError(
+                "grammar", found=f"{self._group.ranks} ranks", expected="one rank", action="serve with --tp 1"
+            )
+        return super().submit(request, on_event)
+
+    def step(self) -> bool:
+        """Tell the others what arrived and who left, then do the step they do."""
+        with self._wake:
+            arrived, self._inbox = self._inbox, deque()
+            self._poked = False
+        for lane in arrived:
+            lane.handle = _StepHandle(lane.handle, lane.request)
+            self._lanes[lane.order] = lane
+        gone = [order for order, lane in self._lanes.items() if self._aborting or _left(lane)]
+        if not arrived and not gone and self.loop.idle:
+            return False
+        self._tell({"arrived": [[lane.order, encoded(lane.request)] for lane in arrived], "gone": gone})
+        return self._together(arrived, gone)
+
+    def follow(self) -> None:
+        """Do the steps of rank 0 until it ends. Raises RankLostError when it is gone."""
+        while True:
+            message = self._next()
+            if message.get("end"):
+                return
+            arrived = []
+            for order, document in message["arrived"]:
+                request = decoded(document)
+                lane = self._intake.lane(_StepHandle(None, request), order)
+                self._lanes[order] = lane
+                arrived.append(lane)
+            self._together(arrived, message["gone"])
+
+    def _together(self, arrived: Collection[Lane], gone: Collection[int]) -> bool:
+        for lane in arrived:
+            self.loop.add(lane)
+        for order in gone:
+            self._lanes[order].handle.cancel()
+        self._group.check_equal(f"step {self._number}", self._hash())
+        worked = self.loop.step()
+        if self._group.failure is not None:
+            raise self._group.failure  # the loop takes any failure for one of the network
+        present = {lane.order for lane in [*self.loop.running, *self.loop.admission.waiting]}
+        self._lanes = {order: lane for order, lane in self._lanes.items() if order in present}
+        return worked
+
+    def _hash(self) -> int:
+        """What the next step follows from: every lane's place and length, drafts, pages and kept states."""
+        loop = self.loop
+        lanes = [
+            (lane.order, lane.slot, lane.done, lane.length, lane.drafts)
+            for lane in [*loop.running, *loop.admission.waiting]
+        ]
+        text = json.dumps([self._number, lanes, loop.pool.free, len(loop.store), loop.store.nbytes])
+        table = loop.state.page_table.cpu().numpy().tobytes()
+        return xxh64_intdigest(text.encode() + table)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._number += 1
+        self._store.set(f"step/{self._number}", json.dumps(message))
+        if self._number > KEPT_MESSAGES:
+            self._store.delete_key(f"step/{self._number - KEPT_MESSAGES}")
+
+    def _next(self) -> dict[str, Any]:
+        self._number += 1
+        problem = ""
+        try:
+            self._store.wait([f"step/{self._number}"], A_LONG_WAIT)
+            found: dict[str, Any] = json.loads(self._store.get(f"step/{self._number}"))
+            return found
+        except RuntimeError as error:
+            problem = str(error).strip().splitlines()[0][:200]
+        raise RankLostError("rank 0", found=problem, expected="its next step", action="look at its log")
+
+    def _work(self) -> None:
+        try:
+            super()._work()
+        except BaseException:
+            # Nothing can be served any more: end the process as a signal would.
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+        finally:
+            self._tell({"end": True})
+
+
+def _left(lane: Lane) -> bool:
+    handle = lane.handle
+    return isinstance(handle, _StepHandle) and handle.reader is not None and handle.reader.cancelled
+
+
+_SAMPLING = tuple(item.name for item in fields(SamplingSettings))
+
+
+def encoded(request: Request) -> dict[str, Any]:
+    """A request without a grammar, as JSON values."""
+    document = {
+        item.name: msgspec.to_builtins(getattr(request, item.name), str_keys=True)
+        for item in fields(Request)
+        if item.name not in ("grammar", "sampling")
+    }
+    document["sampling"] = {name: getattr(request.sampling, name) for name in _SAMPLING}
+    return document
+
+
+def decoded(document: dict[str, Any]) -> Request:
+    """The request of such a document, checked as any other."""
+    values = dict(document)
+    values["sampling"] = SamplingSettings(**values["sampling"])
+    values["penalties"] = msgspec.convert(values["penalties"], Penalties)
+    if values["thinking"] is not None:
+        values["thinking"] = msgspec.convert(values["thinking"], Thinking)
+    values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
+    for name in ("tokens", "stop", "stop_ids", "keep_at", "shared_at"):
+        values[name] = tuple(values[name])
+    return Request(**values)
