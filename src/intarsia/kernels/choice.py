@@ -1,0 +1,127 @@
+"""Which kernel runs an operation: a table of candidates, each with its reason for refusing a case.
+
+Choosing looks at formats, types, shapes and the device, never at how many rows there are: a row's bits must
+not change with them.
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from intarsia.kernels.errors import KernelError
+
+REFERENCE = "reference"
+TRITON = "triton"
+CAPABILITY = (9, 0)
+"""The first compute capability with the bfloat16 instructions that the decoding uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What an operation is asked for. `formats` are those of its weights, none for an operation without."""
+
+    operation: str
+    formats: tuple[str, ...]
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation. `refuse` answers why it cannot run a case, or the empty string."""
+
+    operation: str
+    name: str
+    refuse: Callable[[Case], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of an explanation: `refusal` is empty for a candidate that could run, `chosen` marks the
+    one.
+    """
+
+    operation: str
+    formats: tuple[str, ...]
+    dtype: str
+    candidate: str
+    chosen: bool
+    refusal: str
+
+
+_CANDIDATES: dict[str, list[Candidate]] = {}
+_FORCED: ContextVar[str | None] = ContextVar("forced kernel", default=None)
+
+
+def offer(operation: str, refuse: Callable[[Case], str]) -> None:
+    """Enter the Triton kernel of an operation into the table, before the reference that takes every case."""
+    on_gpu = Candidate(operation, TRITON, lambda case: no_triton(case.device) or refuse(case))
+    _CANDIDATES[operation] = [on_gpu, Candidate(operation, REFERENCE, lambda case: "")]
+
+
+def choose(case: Case) -> str:
+    """The name of the first candidate that takes the case, or of the forced one.
+
+    Raises KernelError when the forced candidate refuses.
+    """
+    forced = _FORCED.get()
+    for candidate in _CANDIDATES[case.operation]:
+        if forced not in (None, candidate.name):
+            continue
+        refusal = candidate.refuse(case)
+        if not refusal:
+            return candidate.name
+        if forced:
+            raise KernelError(
+                case.operation,
+                found=f"the {forced} kernel forced, and refusing: {refusal}",
+                action="force another, or none",
+            )
+    raise KernelError(
+        case.operation, found=f"no kernel named {forced!r}", expected=f"{TRITON} or {REFERENCE}"
+    )
+
+
+def explain(case: Case) -> list[Row]:
+    """Every candidate of an operation, in the order of preference, with its reason where it refuses."""
+    name = choose(case)
+    return [
+        Row(
+            case.operation,
+            case.formats,
+            str(case.dtype).removeprefix("torch."),
+            candidate.name,
+            candidate.name == name,
+            candidate.refuse(case),
+        )
+        for candidate in _CANDIDATES[case.operation]
+    ]
+
+
+@contextmanager
+def forced(name: str) -> Iterator[None]:
+    """Inside the block every operation runs the candidate of this name, and raises where that one refuses."""
+    token = _FORCED.set(name)
+    try:
+        yield
+    finally:
+        _FORCED.reset(token)
+
+
+@cache
+def no_triton(device: torch.device) -> str:
+    """Why Triton kernels cannot run on a device, or the empty string."""
+    if device.type != "cuda":
+        return f"the device is {device.type}, not cuda"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    found = torch.cuda.get_device_capability(device)
+    if found < CAPABILITY:
+        return f"compute capability {found[0]}.{found[1]}, and {CAPABILITY[0]}.{CAPABILITY[1]} is needed"
+    return ""
