@@ -4,5 +4,15 @@ from intarsia.kernels.kda.convolution import convolve
 from intarsia.kernels.kda.gates import log_decay, unit_heads
 from intarsia.kernels.kda.output import gated_norm
 from intarsia.kernels.kda.scan import scan
+from intarsia.kernels.kda.step import Parameters, Projected, attention_step
 
-__all__ = ["convolve", "gated_norm", "log_decay", "scan", "unit_heads"]
+__all__ = [
+    "Parameters",
+    "Projected",
+    "attention_step",
+    "convolve",
+    "gated_norm",
+    "log_decay",
+    "scan",
+    "unit_heads",
+]
