@@ -1,0 +1,83 @@
+"""Compiles the Triton kernels of launches for sm_90 on a machine without a GPU, with the launches' own
+constants.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+TYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+OPTIONS = ("num_warps",)
+
+
+class Compiled:
+    """Stands where a `triton.jit` function stands; a launch compiles it and is kept in `built`."""
+
+    def __init__(self, function) -> None:
+        self.function = function
+        self.built: list[object] = []
+
+    def __getitem__(self, grid):
+        return self._launch
+
+    def _launch(self, *args, **keywords) -> None:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler.compiler import ASTSource
+
+        names = list(self.function.arg_names)
+        options = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+        given = dict(zip(names, args, strict=False)) | keywords
+        signature: dict[str, str] = {}
+        constants: dict[str, object] = {}
+        attributes = {}
+        for index, name in enumerate(names):
+            value, parameter = given[name], self.function.params[index]
+            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+                signature[name], constants[name] = "constexpr", value
+            elif isinstance(value, Tensor):
+                signature[name] = "*" + TYPES[value.dtype]
+                attributes[(index,)] = [["tt.divisibility", 16]]
+            else:
+                signature[name] = "fp32" if isinstance(value, float) else "i32"
+                if isinstance(value, int) and value % 16 == 0:
+                    attributes[(index,)] = [["tt.divisibility", 16]]
+        source = ASTSource(self.function, signature, constants, attributes)
+        self.built.append(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options))
+
+
+def usage(kernel) -> dict[str, int]:
+    """Registers, stack bytes (spills), shared bytes and counts of telling instructions."""
+    import triton.backends.nvidia as nvidia
+
+    tools = Path(nvidia.__file__).parent / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        resources = _run(tools / "cuobjdump", "-res-usage", file.name)
+        assembly = _run(tools / "nvdisasm", "-c", file.name)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", resources)
+    operations = Counter(re.findall(r"\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9]+)", assembly))
+    kept = ("HGMMA", "HMMA", "FFMA", "LDGSTS", "LDG", "LDS", "LDSM", "STS", "BAR", "PRMT", "HMUL2")
+    return {
+        "registers": int(found[1]),
+        "stack": int(found[2]),
+        "shared": kernel.metadata.shared,
+        **{name: operations[name] for name in kept if operations[name]},
+        "all": sum(operations.values()),
+    }
+
+
+def _run(*command: object) -> str:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,127 @@
+"""The Triton kernels against the references without a GPU: values in its interpreter, code by compiling."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from intarsia import formats
+from intarsia.formats.stored import Stored
+from intarsia.kernels.router import Routing
+from intarsia.kernels.rows import Rows
+from tests.kernels.interpreted import cases
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton", allow_module_level=True)
+
+# Float32 sums in another order; bfloat16 rounds what lies between two products, and the output of KDA.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """Every case's error, from one process: the interpreter is chosen when triton is imported."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.kernels.interpreted"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_kernel_gives_what_the_reference_gives(errors, case):
+    tolerance = 2e-6 if case.startswith(("linear", "ranges")) else TOLERANCES[case.split()[-1]]
+    assert errors[case] <= tolerance
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Puts compilers in the places of kernels: names of a module -> what their launches would run on
+    sm_90.
+    """
+    from tests.kernels.ahead_of_time import Compiled
+
+    def replace(module, *names):
+        stand_ins = [Compiled(getattr(module, name)) for name in names]
+        for name, stand_in in zip(names, stand_ins, strict=True):
+            monkeypatch.setattr(module, name, stand_in)
+        return stand_ins
+
+    return replace
+
+
+def empty(name: str, *shape: int) -> Stored:
+    """A stored weight without memory."""
+    specs = formats.get(name).layout(shape)
+    tensors = {key: torch.empty(spec.shape, dtype=spec.dtype, device="meta") for key, spec in specs.items()}
+    return Stored(name, tensors, shape)
+
+
+def numbers(*shape: int, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize("rows", [16, 64, 144])
+@pytest.mark.parametrize("name", ["MXFP8", "FP8_PB_WO", "BF16"])
+def test_the_product_compiles_to_tensor_core_code_without_spills(compiled, name, rows):
+    from intarsia.kernels.linear import launch, triton_linear
+    from tests.kernels.ahead_of_time import usage
+
+    kernel, add = compiled(triton_linear, "linear_rows", "add_ranges")
+    launch.launch(numbers(rows, 8192), empty(name, 4096, 8192), torch.float32)
+    used = usage(kernel.built[0])
+    assert used["stack"] == 0
+    assert used.get("HGMMA", 0) + used.get("HMMA", 0) > 0
+    assert len(add.built) == (rows <= 64)
+
+
+@pytest.mark.parametrize("name", ["NVFP4", "MXFP8"])
+def test_the_experts_compile_to_tensor_core_code_without_spills(compiled, name):
+    from intarsia.kernels.experts import launch, triton_experts
+    from tests.kernels.ahead_of_time import usage
+
+    kernels = compiled(triton_experts, "group_pairs", "expert_rows", "combine")
+    routing = Routing(numbers(16, 8, dtype=torch.int32), numbers(16, 8, dtype=torch.float32))
+    gate_up, down = empty(name, 288, 4096, 4096), empty(name, 288, 4096, 2048)
+    launch.launch(numbers(16, 4096), routing, gate_up, down, 10.0)
+    assert [len(kernel.built) for kernel in kernels] == [1, 2, 1]
+    for product in kernels[1].built:
+        used = usage(product)
+        assert used["stack"] == 0
+        assert used.get("HGMMA", 0) + used.get("HMMA", 0) > 0
+
+
+def test_the_recurrent_step_compiles_without_spills(compiled):
+    from intarsia.kernels.kda import step, triton_step
+    from tests.kernels.ahead_of_time import usage
+
+    heads, width, wide = 64, 128, torch.float32
+    (kernel,) = compiled(triton_step, "recurrent_rows")
+    whole = [numbers(size, dtype=torch.int32) for size in (16, 16, 9)]
+    rows = Rows(numbers(16, dtype=torch.int64), *whole, numbers(8, 4, dtype=torch.int32), 8)
+    columns = heads * width
+    step.launch(
+        step.Projected(
+            numbers(16, 3 * columns),
+            numbers(16, columns),
+            numbers(16, columns),
+            numbers(16, heads, dtype=wide),
+        ),
+        step.Parameters(
+            numbers(3 * columns, 4),
+            numbers(heads, dtype=wide),
+            numbers(columns, dtype=wide),
+            numbers(width, dtype=wide),
+            -5.0,
+            1e-5,
+        ),
+        numbers(8, 4, heads, width, width, dtype=wide),
+        numbers(8, 7, 3 * columns),
+        numbers(8, dtype=torch.int32),
+        rows,
+    )
+    assert usage(kernel.built[0])["stack"] == 0
