@@ -12,7 +12,7 @@ from intarsia.core.config import DataType, EngineSettings, GenerationSettings
 from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.generate import Generation
-from intarsia.engine.joining import WatchedProgress, join
+from intarsia.engine.joining import WatchedProgress, join, rank_device
 from intarsia.engine.protocols import Runner
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.text import TextAssets
@@ -139,6 +139,7 @@ def load_text_model(
     use_threads(settings.threads, arrangement.config.hidden_size)
     vocab_size = arrangement.config.vocab_size
     assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
+    place = rank_device(settings, place)
     group = join(settings, arrangement, place)
     model = load(arrangement, place, settings.dtype, group=group, progress=progress)
 

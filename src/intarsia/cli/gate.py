@@ -71,8 +71,8 @@ def _numbers(field: str, text: str) -> frozenset[int]:
     """The numbers of `1,3-5`."""
     found: set[int] = set()
     for item in text.split(","):
-        first, _, last = item.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()) or len(item) > 12:
+        first, dash, last = item.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(item) > 12:
             raise UsageError(field, found=item, expected="numbers such as 2,3 or 0-5")
         found.update(range(int(first), min(int(last or first), int(first) + 10_000) + 1))
     return frozenset(found)

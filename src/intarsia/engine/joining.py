@@ -16,7 +16,7 @@ from intarsia.groups.agreement import compare, digest
 from intarsia.groups.group import SINGLE, Group
 from intarsia.groups.join import Place, form, open_store, own_status
 from intarsia.groups.lifeline import end_with_launcher
-from intarsia.groups.status import Status
+from intarsia.groups.status import SharedStatus, Status
 from intarsia.loading.layout import Arrangement
 from intarsia.loading.shares import share_of
 
@@ -33,6 +33,15 @@ def place_of(settings: EngineSettings) -> Place | None:
     return Place(rank, settings.tp, master, port, settings.rank_timeout) if rank is not None else None
 
 
+def rank_device(settings: EngineSettings, device: torch.device) -> torch.device:
+    """The device of this rank: of CUDA devices that were not numbered, one a rank of this host."""
+    place = place_of(settings)
+    if settings.tp == 1 or place is None or str(device) != "cuda":
+        return device
+    local = int(os.environ.get("LOCAL_RANK", place.rank % max(1, torch.cuda.device_count())))
+    return torch.device("cuda", local)
+
+
 def join(settings: EngineSettings, plan: Arrangement, device: torch.device) -> Group:
     """The group this process belongs to; itself alone for one rank.
 
@@ -46,6 +55,8 @@ def join(settings: EngineSettings, plan: Arrangement, device: torch.device) -> G
     )
     end_with_launcher()
     status = own_status(place.rank)
+    if isinstance(status, SharedStatus):
+        status.beat()
     status.tell("meets the other ranks")
     store = open_store(place)
     compare(

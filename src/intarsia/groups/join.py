@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -80,19 +81,29 @@ def form(place: Place, store: Any, device: torch.device, status: Status | None =
             action="look at the other ranks' logs",
         )
     return TorchGroup(
-        backend, device, timeout=place.patience, status=status or own_status(place.rank), store=store
+        backend, device, timeout=exchange_timeout(place), status=status or own_status(place.rank), store=store
     )
 
 
 def own_status(rank: int) -> Status:
     """Where this rank writes what it is doing, if somebody watches."""
     path = os.environ.get(STATUS_FILE)
-    return SharedStatus(path, rank) if path else SILENT_STATUS
+    return _record(path, rank) if path else SILENT_STATUS
+
+
+@cache
+def _record(path: str, rank: int) -> Status:
+    return SharedStatus(path, rank)  # one a process: it counts
+
+
+def exchange_timeout(place: Place) -> timedelta:
+    """How long an exchange may take. Whoever watches the ranks is to be first, and name the one to blame."""
+    return seconds(place.timeout * (2 if os.environ.get(STATUS_FILE) else 1))
 
 
 def _gloo(place: Place, store: Any) -> Any:
     options = dist.ProcessGroupGloo._Options()
-    options._timeout = place.patience
+    options._timeout = exchange_timeout(place)
     if place.master in LOOPBACK:
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     elif name := os.environ.get("GLOO_SOCKET_IFNAME"):
@@ -105,5 +116,5 @@ def _gloo(place: Place, store: Any) -> Any:
 def _nccl(place: Place, store: Any, device: torch.device) -> Any:
     torch.cuda.set_device(device)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = place.patience
+    options._timeout = exchange_timeout(place)
     return dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), place.rank, place.ranks, options)

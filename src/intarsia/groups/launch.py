@@ -27,6 +27,8 @@ from intarsia.groups.status import (
 )
 
 POLL = 0.05
+STOPPED = 2.0
+"""Seconds without a beat after which a process counts as stopped."""
 GRACE = 3.0
 """Seconds in which ranks that lost another one may still learn who it was, and in which they may end."""
 
@@ -38,6 +40,7 @@ class _Rank:
     log: IO[bytes] | None
     reading: Reading = field(default_factory=lambda: Reading(0, 0, 0, ""))
     changed: float = 0.0
+    beat: float = 0.0
 
 
 def launch(
@@ -86,8 +89,11 @@ def _watch(ranks: Sequence[_Rank], board: StatusBoard, timeout: float, tell: Cal
         now = time.monotonic()
         for rank in ranks:
             reading = board.read(rank.number)
+            if reading.beats != rank.reading.beats:
+                rank.beat = now
             if reading != rank.reading:
-                rank.reading, rank.changed = reading, now
+                rank.changed = now
+            rank.reading = reading
         gone = [rank for rank in ranks if rank.process.poll() is not None]
         if len(gone) == len(ranks) or (gone and ended_at and now - ended_at > GRACE):
             return _verdict(ranks, tell)
@@ -137,8 +143,9 @@ def _hanging(ranks: Sequence[_Rank], now: float, timeout: float) -> list[_Rank]:
     most = max(rank.reading.entered for rank in waited)
     silent = [rank for rank in ranks if rank.process.poll() is None and now - rank.changed > timeout]
     behind = [rank for rank in silent if rank.reading.entered < most]
-    # all in the same exchange: it is the line between them that hangs
-    return behind or (waited if len(silent) == len(ranks) else [])
+    stopped = [rank for rank in silent if rank.reading.beats and now - rank.beat > STOPPED]
+    # all in the same exchange and alive: it is the line between them that hangs
+    return behind or stopped or (waited if len(silent) == len(ranks) else [])
 
 
 def _names(ranks: Sequence[_Rank]) -> str:

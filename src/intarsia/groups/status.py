@@ -1,6 +1,7 @@
 """What each rank is doing, in memory that the process which started them can read at any moment.
 
-A record a rank: how many exchanges it has entered and left, how often it has shown life, and a few words.
+A record a rank: how many exchanges it has entered and left, how often it has shown life, a few words, and the
+beats of a thread that does nothing else: they stop when the process is stopped, not when it waits.
 Writing one costs a few stores and no system call, so it is done at every exchange.
 """
 
@@ -8,15 +9,20 @@ import mmap
 import os
 import struct
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 _COUNTS = struct.Struct("<QQQI")
-_WORDS = 480
+_BEATS = struct.Struct("<Q")
+_WORDS = 472
 RECORD = 512
+BEAT = 0.25
+"""Seconds between beats."""
 LOST = "lost another rank"
 """How a rank's words begin when it ends because of another one."""
 STATUS_FILE = "INTARSIA_RANKS_STATUS"
@@ -64,12 +70,13 @@ SILENT_STATUS: Status = _Silent()
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One rank's record: exchanges entered and left, signs of life, and what it said last."""
+    """One rank's record: exchanges entered and left, signs of life, what it said last, and beats."""
 
     entered: int
     left: int
     signs: int
     words: str
+    beats: int = field(default=0, compare=False)
 
     @property
     def waits(self) -> bool:
@@ -109,6 +116,17 @@ class SharedStatus:
         self._counts[2] += 1
         self._write()
 
+    def beat(self) -> None:
+        """Begin to beat, until the process ends."""
+        threading.Thread(target=self._beat, name="intarsia-beat", daemon=True).start()
+
+    def _beat(self) -> None:
+        at, count = self._at + RECORD - _BEATS.size, 0
+        while True:
+            count += 1
+            _BEATS.pack_into(self._map, at, count)
+            time.sleep(BEAT)
+
     def _write(self) -> None:
         _COUNTS.pack_into(self._map, self._at, *self._counts, self._length)
 
@@ -126,7 +144,8 @@ class StatusBoard:
         entered, left, signs, length = _COUNTS.unpack_from(self._map, at)
         start = at + _COUNTS.size
         words = bytes(self._map[start : start + min(length, _WORDS)]).decode(errors="replace")
-        return Reading(entered, left, signs, words)
+        (beats,) = _BEATS.unpack_from(self._map, at + RECORD - _BEATS.size)
+        return Reading(entered, left, signs, words, beats)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from intarsia import api
 from intarsia.checkpoint import open_checkpoint
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.engine import Engine
-from intarsia.engine.joining import join, place_of
+from intarsia.engine.joining import join, place_of, rank_device
 from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.text import TextAssets
 from intarsia.engine.threads import use_threads
@@ -51,8 +51,9 @@ def _engine(
 ) -> Engine:
     """The engine, its network loaded; over several ranks this process's part of it."""
     use_threads(settings.threads, arrangement.config.hidden_size)
-    group = join(settings, arrangement, torch.device(settings.device))
-    network = api.load(arrangement, settings.device, settings.dtype, group=group, progress=progress)
+    place = rank_device(settings, torch.device(settings.device))
+    group = join(settings, arrangement, place)
+    network = api.load(arrangement, place, settings.dtype, group=group, progress=progress)
     end_ids, pieces = ServedModel.end_ids_of(text), text.tokenizer
     if isinstance(group, TorchGroup):
         return RankedEngine(network, settings, group, group.store, end_ids=end_ids, pieces=pieces)
