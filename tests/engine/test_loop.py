@@ -70,6 +70,18 @@ def test_no_guess_where_none_pays():
     assert outcome.usage.drafted == ()
 
 
+def test_rows_do_not_pile_up_while_no_guess_pays():
+    network = HashNetwork()
+    engine = engine_of(network, replace(SMALL, copy_drafts=0), costs=DearCosts())
+    _, outcome = submit(engine, request_of("r", prompt_of(1, 100), max_tokens=150))
+    waiting = []
+    while engine.step():
+        waiting += [lane.unabsorbed.count for lane in engine.loop.running if lane.writing]
+    assert 20 < max(waiting) <= 64
+    assert len(outcome.ids) == 150
+    assert network.blind == 0
+
+
 def test_no_guess_for_a_request_that_wants_none():
     network = HashNetwork()
     engine = engine_of(network)

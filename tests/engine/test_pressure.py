@@ -128,6 +128,19 @@ def test_an_important_request_takes_a_place_and_the_other_writes_the_same_again(
     assert_clean(engine)
 
 
+def test_prompt_logprobs_of_a_prompt_that_ran_twice():
+    engine = engine_of(settings=replace(SMALL, streams=1, prompt_rows=64))
+    request = request_of("r", prompt_of(1, 200), max_tokens=1, prompt_logprobs=1, priority=1)
+    (calm,) = serve(engine, [request])
+    _, outcome = submit(engine, request)
+    engine.step()
+    engine.step()
+    submit(engine, request_of("important", prompt_of(2, 20), max_tokens=1))
+    run(engine)
+    assert engine.loop.counters.sent_back == 1
+    assert outcome.prompt == calm.prompt
+
+
 def test_a_less_important_request_takes_nobodys_place():
     engine = engine_of(settings=replace(SMALL, streams=1))
     _, first = submit(engine, request_of("first", prompt_of(1, 10), max_tokens=20, draft=False))
