@@ -1,6 +1,6 @@
 """GPU kernels at GLM-5.3-Flash's geometry: time, floor, ratio, and cuBLAS on BF16 in the same process.
 
-    python benchmarks/kernels.py [--only linear experts kda] [--json FILE]
+    python benchmarks/kernels.py [--only linear experts kda configurations] [--json FILE]
 
 Random weights are made on the device. Every figure is the median of 15 replays of one CUDA graph of several
 calls that take turns with different weights, experts or streams, so that what a call reads is not in the L2
@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -21,8 +22,10 @@ from torch import Tensor
 from intarsia.evidence.synthetic.values import random_stored
 from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
+from intarsia.kernels.experts import launch as experts_launch
 from intarsia.kernels.experts import routed_experts
 from intarsia.kernels.kda import Parameters, Projected, attention_step
+from intarsia.kernels.linear import launch as linear_launch
 from intarsia.kernels.linear import linear
 from intarsia.kernels.router import Routing
 from intarsia.kernels.rows import Rows
@@ -42,6 +45,8 @@ EXPERTS, INNER, WIDTH, TOP, LIMIT = 288, 2048, 4096, 8, 10.0
 EXPERT_ROWS = (1, 8, 32, 128)
 HEADS, HEAD_WIDTH, STREAMS = 64, 128, 128
 BATCHES = (1, 8, 32, 128)
+EXPERT_TILES = ((128, 4), (128, 7), (256, 3))
+LINEAR_TILES = ((128, 3), (128, 6), (256, 3))
 
 Call = Callable[[], Tensor]
 
@@ -85,7 +90,8 @@ class Table:
         self.bytes_a_second = bytes_a_second
         self.rows: list[dict[str, object]] = []
         print(
-            f"{'operation':14} {'format':10} {'rows':>5} {'us':>9} {'floor':>8} {'ratio':>6} {'cuBLAS BF16':>12}"
+            f"{'operation':14} {'format':14} {'rows':>5} {'us':>9} {'floor':>8} {'ratio':>6}"
+            f"{'cuBLAS BF16':>13}"
         )
 
     def add(
@@ -94,7 +100,7 @@ class Table:
         floor = moved / self.bytes_a_second * 1e6
         other = f"{peer:12.1f}" if peer is not None else f"{'-':>12}"
         print(
-            f"{operation:14} {name:10} {rows:5} {us:9.1f} {floor:8.1f} {us / floor:6.2f} {other}", flush=True
+            f"{operation:14} {name:14} {rows:5} {us:9.1f} {floor:8.1f} {us / floor:6.2f} {other}", flush=True
         )
         row = {"operation": operation, "format": name, "rows": rows, "us": us, "floor_us": floor}
         self.rows.append(row | {"cublas_bf16_us": peer})
@@ -137,21 +143,27 @@ def stack(rows: int, columns: int, generator: torch.Generator) -> Stored:
 
 
 def bench_experts(table: Table, generator: torch.Generator) -> None:
-    """Rows padded to 16 as in a step; uniform routing, another for each call."""
     gate_up, down = stack(2 * INNER, WIDTH, generator), stack(WIDTH, INNER, generator)
-    one = (gate_up.nbytes + down.nbytes) // EXPERTS
     for rows in EXPERT_ROWS:
-        padded = max(16, rows)
-        x = torch.randn(padded, WIDTH, generator=generator, device="cuda", dtype=torch.bfloat16)
-        routings, used = [], []
-        for _ in range(8):
-            chosen = torch.rand(padded, EXPERTS, generator=generator, device="cuda").topk(TOP).indices.int()
-            chosen[rows:] = -1
-            used.append(chosen[:rows].unique().numel())
-            routings.append(Routing(chosen, torch.rand(padded, TOP, generator=generator, device="cuda")))
-        us = microseconds([lambda x=x, r=r: routed_experts(x, r, gate_up, down, LIMIT) for r in routings])
-        moved = statistics.mean(used) * one + rows * (6 * WIDTH + TOP * (4 * INNER + 8 * WIDTH))
-        table.add("experts", "NVFP4", rows, us, int(moved))
+        time_experts(table, generator, gate_up, down, rows, "NVFP4")
+
+
+def time_experts(
+    table: Table, generator: torch.Generator, gate_up: Stored, down: Stored, rows: int, label: str
+) -> None:
+    """Rows padded to 16 as in a step; uniform routing, another for each call."""
+    one = (gate_up.nbytes + down.nbytes) // EXPERTS
+    padded = max(16, rows)
+    x = torch.randn(padded, WIDTH, generator=generator, device="cuda", dtype=torch.bfloat16)
+    routings, used = [], []
+    for _ in range(8):
+        chosen = torch.rand(padded, EXPERTS, generator=generator, device="cuda").topk(TOP).indices.int()
+        chosen[rows:] = -1
+        used.append(chosen[:rows].unique().numel())
+        routings.append(Routing(chosen, torch.rand(padded, TOP, generator=generator, device="cuda")))
+    us = microseconds([lambda r=r: routed_experts(x, r, gate_up, down, LIMIT) for r in routings])
+    moved = statistics.mean(used) * one + rows * (6 * WIDTH + TOP * (4 * INNER + 8 * WIDTH))
+    table.add("experts", label, rows, us, int(moved))
 
 
 def bench_kda(table: Table, generator: torch.Generator) -> None:
@@ -207,12 +219,33 @@ def streams_from(first: int, count: int, padded: int) -> Rows:
     )
 
 
-PARTS = {"linear": bench_linear, "experts": bench_experts, "kda": bench_kda}
+def bench_configurations(table: Table, generator: torch.Generator) -> None:
+    """Other tiles (columns, tiles in flight) than those in the tables, for the few-row forms."""
+    gate_up, down = stack(2 * INNER, WIDTH, generator), stack(WIDTH, INNER, generator)
+    for tile in EXPERT_TILES:
+        with patch.dict(experts_launch._TILE, {"NVFP4": tile}):
+            for rows in EXPERT_ROWS[:3]:
+                time_experts(table, generator, gate_up, down, rows, f"NVFP4 {tile[0]}x{tile[1]}")
+    for operation, name, n, k in MATRICES[:2]:
+        weights = [weight(name, n, k, generator) for _ in range(in_turn(n * k))]
+        x = torch.randn(16, k, generator=generator, device="cuda", dtype=torch.bfloat16)
+        for tile in LINEAR_TILES:
+            with patch.dict(linear_launch._TILE, {name: tile}):
+                us = microseconds([lambda x=x, w=w: linear(x, w) for w in weights])
+            table.add(operation, f"{name} {tile[0]}x{tile[1]}", 16, us, weights[0].nbytes + 32 * (n + k))
+
+
+PARTS = {
+    "linear": bench_linear,
+    "experts": bench_experts,
+    "kda": bench_kda,
+    "configurations": bench_configurations,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS)[:3])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if reason := choice.no_triton(torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")):

@@ -17,7 +17,7 @@ _CODES = {"BF16": 0, "F32": 0, "MXFP8": 1, "NVFP4": 3, "W4A16_NVFP4": 3}
 FORMATS = tuple(_CODES)
 
 # Columns of a tile and tiles in flight. Part of a format's order of additions: one value whatever the rows.
-_TILE = {"BF16": (64, 4), "F32": (32, 2), "MXFP8": (128, 4), "NVFP4": (256, 3), "W4A16_NVFP4": (256, 3)}
+_TILE = {"BF16": (64, 4), "F32": (32, 2), "MXFP8": (128, 4), "NVFP4": (128, 5), "W4A16_NVFP4": (128, 5)}
 _WIDE_TILE = {"BF16": (32, 2), "F32": (32, 2), "MXFP8": (32, 2), "NVFP4": (64, 2), "W4A16_NVFP4": (64, 2)}
 _SMALLEST_TILE = {"BF16": 16, "F32": 16, "MXFP8": 32, "NVFP4": 64, "W4A16_NVFP4": 64}
 _BLOCK_ROWS, _WARPS = 64, 4
