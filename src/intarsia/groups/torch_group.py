@@ -52,12 +52,15 @@ class TorchGroup:
         if self.failure is not None:
             raise self.failure
         own = tensor.contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.ranks)]
+        parts = torch.empty((self.ranks, *own.shape), dtype=own.dtype, device=own.device)
         self._status.enter()
         problem = ""
         try:
-            work = self._group.allgather([parts], [own])
-            work.wait(self._timeout)
+            if own.is_cuda:
+                # Waits on the stream, not on the host: NCCL's own watchdog knows the timeout.
+                self._group._allgather_base(parts, own).wait()
+            else:
+                self._group.allgather([list(parts.unbind())], [own]).wait(self._timeout)
         except RuntimeError as error:
             problem = str(error)
         if problem:
@@ -70,7 +73,7 @@ class TorchGroup:
             )
             raise self.failure
         self._status.leave()
-        return parts
+        return list(parts.unbind())
 
     def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
         """The ranks' columns side by side; narrower ones are padded on the way."""
