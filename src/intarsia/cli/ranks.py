@@ -1,6 +1,7 @@
 """Commands that run on several ranks: started here, or one by one by somebody else."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 from intarsia.cli.output import note
@@ -19,7 +20,13 @@ def start_ranks(settings: EngineSettings) -> int | None:
 
     That is so for one rank, for a rank that was named, and under torchrun.
     """
-    if settings.tp == 1 or settings.rank is not None or "TORCHELASTIC_RUN_ID" in os.environ:
+    rank = settings.rank
+    if rank is None and "TORCHELASTIC_RUN_ID" in os.environ:
+        rank = int(os.environ["RANK"])
+    if settings.tp == 1 or rank is not None:
+        if rank:
+            # the reply is rank 0's to tell
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return None
     from intarsia.groups.launch import launch, rank_command
 

@@ -10,6 +10,7 @@ import torch
 
 from intarsia.checkpoint import Checkpoint
 from intarsia.core.config import EngineSettings
+from intarsia.core.errors import UsageError
 from intarsia.core.progress import Phase, Progress
 from intarsia.engine.settings import StreamSettings
 from intarsia.groups.agreement import compare, digest
@@ -28,7 +29,9 @@ def place_of(settings: EngineSettings) -> Place | None:
     """This process's place among the ranks, as told by the settings or by torchrun; None when it has none."""
     rank, master, port = settings.rank, settings.master, settings.master_port
     if rank is None and "TORCHELASTIC_RUN_ID" in os.environ:
-        rank = int(os.environ["RANK"])
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if world != settings.tp:
+            raise UsageError("tp", found=f"{settings.tp} under torchrun's {world} ranks", expected=f"{world}")
         master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return Place(rank, settings.tp, master, port, settings.rank_timeout) if rank is not None else None
 
