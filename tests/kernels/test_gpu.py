@@ -196,7 +196,7 @@ def test_experts_are_right_for_every_skew(name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["NVFP4", "MXFP8", "BF16"])
 def test_bits_of_a_routed_row_do_not_depend_on_other_rows(name, dtype):
-    """1024 rows give blocks of 64 pairs, 144 rows of 32, and up to 17 of 8."""
+    """With BF16 weights 1024 rows give blocks of 64 pairs, 144 rows of 32, and up to 17 of 8."""
     gate_up, down = experts_of(name)
     x, chosen = gpu(1024, WIDTH, seed=15).to(dtype), routing("random", 1024)
     whole = experts.launch(x, chosen, gate_up, down, LIMIT)

@@ -21,8 +21,10 @@ _TILE = {"BF16": (64, 4), "F32": (32, 2), "MXFP8": (128, 4), "NVFP4": (128, 5), 
 _WIDE_TILE = {"BF16": (32, 2), "F32": (32, 2), "MXFP8": (32, 2), "NVFP4": (64, 2), "W4A16_NVFP4": (64, 2)}
 _SMALLEST_TILE = {"BF16": 16, "F32": 16, "MXFP8": 32, "NVFP4": 64, "W4A16_NVFP4": 64}
 _BLOCK_ROWS, _WARPS = 64, 4
-# Pairs of one expert a program takes, by the mean number of pairs an expert; it touches no bits.
+# Pairs of one expert a program takes, by the mean number of pairs an expert. For BF16 weights it touches no
+# bits. For decoded ones 64 pairs gave other bits than 8 (an H200, Triton 3.6), so they always take one size.
 _PAIRS = ((4, 8), (24, 32), (None, 64))
+_DECODED_PAIRS = ((None, 32),)
 _WIDE_PAIRS = ((None, 16),)
 # Programs that fill a GPU: the blocks are dealt to so many, without the host knowing how many blocks
 # there are.
@@ -87,7 +89,10 @@ def launch(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: fl
 
 
 def _pairs_each(pairs: int, weight: Weight, x: Tensor) -> int:
-    table = _WIDE_PAIRS if wide(x.dtype) or format_of(weight) == "F32" else _PAIRS
+    name = format_of(weight)
+    table = _PAIRS if name == "BF16" else _DECODED_PAIRS
+    if wide(x.dtype) or name == "F32":
+        table = _WIDE_PAIRS
     mean = pairs / weight.shape[0]
     return next(each for most, each in table if most is None or mean <= most)
 
