@@ -15,6 +15,7 @@ from intarsia.loading.errors import LoadError
 from intarsia.loading.export import convert
 from intarsia.loading.shares import share_of
 from intarsia.loading.weights import load_weights
+from intarsia.planning.plan import plan
 from intarsia.selection.recipes import apply_recipe
 from intarsia.selection.source import source_of
 from tests.synthetic import tiny_config, write_source
@@ -105,14 +106,14 @@ def test_converting_while_loading_gives_the_bytes_of_a_converted_checkpoint(narr
 
 
 def test_every_weight_that_cannot_be_cut_is_named(mixed):
-    plan = arrange(mixed)
+    arranged = arrange(mixed)
     with pytest.raises(LoadError) as refusal:
-        share_of(plan, 0, 4)
+        share_of(arranged, 0, 4)
     assert {item.rule for item in refusal.value.violations} == {"fewer-units"}
     shortage = {item.where: item.found for item in refusal.value.violations}
     assert shortage["model.language_model.layers.3.self_attn.o_proj"].startswith("3 head units")
     with pytest.raises(LoadError) as again:
-        share_of(plan, 3, 4)
+        share_of(arranged, 3, 4)
     assert again.value.violations == refusal.value.violations
 
 
@@ -130,3 +131,11 @@ def test_a_share_that_would_split_a_stored_entry_is_refused(tmp_path):
 def test_a_rank_that_does_not_exist_is_refused(mixed):
     with pytest.raises(UsageError, match="0 to 1"):
         load_weights(mixed, rank=2, ranks=2)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_hold_as_many_bytes_as_planned(mixed, ranks):
+    planned = plan(mixed, ranks=ranks)
+    for rank in range(ranks):
+        weights = load_weights(mixed, rank=rank, ranks=ranks)
+        assert sum(weight.nbytes for weight in weights.values()) == planned.ranks[rank].weights
