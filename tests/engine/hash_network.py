@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.groups.group import SingleRank
 from intarsia.models.glm5_next.state import State
 from tests.models.oracle import tiny_config
 
@@ -84,6 +85,7 @@ class HashNetwork:
         config = Glm5NextConfig.from_checkpoint_config(tiny_config(vocab_size=128))
         self.config = replace(config, vocab_size=VOCAB, max_position_embeddings=window)
         self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.group = SingleRank()
         self.weights = SimpleNamespace(mtp=object() if mtp else None)
         self.blind = 0
         self.steps: list[list[tuple[int, int, int, bool]]] = []
@@ -113,6 +115,8 @@ class HashNetwork:
     def head(self, hidden: Tensor) -> Tensor:
         assert len(hidden) % 16 == 0
         return torch.stack([_logits(*row) for row in hidden[:, :3].tolist()])
+
+    head_shard = head  # one rank has the whole vocabulary
 
     def mtp_hidden(self, rows, hidden: Tensor, state: State, selected: Tensor | None = None):
         assert hidden.shape[0] == len(rows.tokens)
