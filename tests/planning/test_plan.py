@@ -178,3 +178,15 @@ def test_missing_and_left_over_tensors_are_violations(tmp_path):
         ("missing-tensor", f"{L}0.self_attn.k_proj.weight"),
         ("unexpected-tensor", "model.language_model.rotary"),
     }
+
+
+def test_unequal_shares_are_told(tmp_path):
+    source = write_source(tmp_path / "bf16", tiny_config(intermediate_size=256, vocab_size=320))
+    result = plan(source, ranks=3)
+    sizes = {(cut.reason, cut.axis, cut.unit): cut.sizes for cut in result.cuts}
+    assert sizes["vocabulary", 0, 64] == (128, 128, 64)
+    assert sizes["head", 0, 1] == (2, 1, 1)
+    assert sizes["head", 0, 32] == (64, 32, 32)
+    assert not any(cut.equal for cut in result.cuts if cut.reason == "head")
+    assert result.as_dict()["cuts"][0]["sizes"] == list(result.cuts[0].sizes)
+    assert plan(source, ranks=1).cuts == ()

@@ -11,7 +11,7 @@ from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from intarsia.planning.report import Plan, RankPlan
+    from intarsia.planning.report import Cut, Plan, RankPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,9 @@ def show(result: "Plan") -> None:
     show_table("ranks, bytes", ["rank", "weights", "scratch", "caches", "total", "load peak", "at"], [
         _row(rank) for rank in result.ranks
     ])  # fmt: skip
+    if result.cuts:
+        columns = ["cut", "axis", "unit", *(f"rank {rank.rank}" for rank in result.ranks), "weights", ""]
+        show_table("shares, entries of the cut axis", columns, [_cut(cut) for cut in result.cuts])
     print(f"exported: {result.exported_tensors:,} tensors, {_bytes(result.exported_bytes)} bytes")
     for name in result.unused:
         print(f"not loaded: {name}")
@@ -116,6 +119,11 @@ def _row(rank: "RankPlan") -> list[object]:
     caches = rank.caches.total
     figures = (rank.weights, rank.scratch, caches, rank.total, rank.peak)
     return [rank.rank, *map(_bytes, figures), rank.peak_at]
+
+
+def _cut(cut: "Cut") -> list[object]:
+    axis = "columns" if cut.axis else "rows"
+    return [cut.reason, axis, cut.unit, *map(_bytes, cut.sizes), cut.weights, "" if cut.equal else "unequal"]
 
 
 def _bytes(count: int) -> str:

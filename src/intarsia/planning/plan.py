@@ -9,12 +9,13 @@ from intarsia.checkpoint.findings import Findings
 from intarsia.core.errors import Violation
 from intarsia.families.errors import UnknownTensorError
 from intarsia.families.glm5_next.split import REPLICATE, SplitRule, split_rule
+from intarsia.families.glm5_next.split import shares as split_shares
 from intarsia.families.registry import Family
 from intarsia.planning.caches import PAGE, STEP_ROWS, CacheBytes, cache_bytes, linear_heads
 from intarsia.planning.items import Item, items
 from intarsia.planning.memory import Need, fitting_window, memory_violations, reserve_of
 from intarsia.planning.order import Loading
-from intarsia.planning.report import Plan, RankPlan
+from intarsia.planning.report import Cut, Plan, RankPlan
 from intarsia.planning.scratch import Scratch
 from intarsia.planning.shares import Parts, on_ranks
 from intarsia.planning.working import Working
@@ -88,6 +89,7 @@ class _Planner:
         self.found.extend(resolution.violations)
         self.unused: list[str] = []
         self.tables: list[dict[tuple[str, str], Parts]] = [{} for _ in range(ranks)]
+        self.cuts: dict[SplitRule, int] = {}
         self.exported: dict[str, int] = {}
         self.exported_tensors = 0
         self.loading = Loading(self.family, ranks, working)
@@ -128,6 +130,8 @@ class _Planner:
             if not item.used:
                 continue
             rule = self._rule(item)
+            if rule is not None and rule.axis is not None and self.ranks > 1:
+                self.cuts[rule] = self.cuts.get(rule, 0) + 1
             shares = on_ranks(item.form, rule, self.ranks)
             if isinstance(shares, Violation):
                 self.found.add(shares.rule, item.name, shares.found, shares.expected, shares.action)
@@ -218,7 +222,13 @@ class _Planner:
             reserve=reserve_of(device_memory) if device_memory is not None else None,
             unused=tuple(self.unused),
             violations=self.found.all(),
+            cuts=tuple(_cut(rule, self.ranks, count) for rule, count in self.cuts.items()),
         )
+
+
+def _cut(rule: SplitRule, ranks: int, weights: int) -> Cut:
+    sizes = tuple(len(part) for part in split_shares(rule, ranks))
+    return Cut(rule.reason, rule.axis or 0, rule.unit, sizes, weights)
 
 
 def _targets(selection: Selection | None) -> Mapping[str, int]:

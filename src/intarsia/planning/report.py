@@ -43,6 +43,25 @@ class RankPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A way in which weights are cut among ranks: `sizes` entries of the axis on each rank, in whole `unit`s.
+
+    `reason` is what is cut ("head", "width", "vocabulary"), `weights` how many weights are cut so.
+    """
+
+    reason: str
+    axis: int
+    unit: int
+    sizes: tuple[int, ...]
+    weights: int
+
+    @property
+    def equal(self) -> bool:
+        """True when all ranks hold as much."""
+        return len(set(self.sizes)) == 1
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a load takes on every rank. `violations` are all reasons why it cannot be done.
 
@@ -68,6 +87,7 @@ class Plan:
     reserve: int | None
     unused: tuple[str, ...]
     violations: tuple[Violation, ...]
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -99,6 +119,16 @@ class Plan:
             "reserve": self.reserve,
             "unused": list(self.unused),
             "ranks": [_rank(plan) for plan in self.ranks],
+            "cuts": [
+                {
+                    "reason": cut.reason,
+                    "axis": "columns" if cut.axis else "rows",
+                    "unit": cut.unit,
+                    "sizes": list(cut.sizes),
+                    "weights": cut.weights,
+                }
+                for cut in self.cuts
+            ],
             "violations": [
                 {name: getattr(item, name) for name in ("rule", "where", "found", "expected", "action")}
                 for item in self.violations
