@@ -20,6 +20,12 @@ rank = int(sys.argv[1])
 status = SharedStatus(os.environ[STATUS_FILE], rank)
 end_with_launcher()
 status.tell("computes layer 3")
+
+def wait_for_rank_0():
+    # Its record comes first and begins with how many exchanges it has entered.
+    while not any(open(os.environ[STATUS_FILE], "rb").read(8)):
+        status.alive()
+        time.sleep(0.01)
 """
 
 
@@ -44,7 +50,8 @@ def test_ranks_that_end_well_end_well():
     [("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"), ("sys.exit(7)", "exit code 7")],
 )
 def test_a_rank_that_dies_is_named_with_what_the_others_did(death, fate):
-    code, told, seconds = run(f"if rank == 1: {death}\nstatus.enter(); time.sleep(60)")
+    body = f"if rank == 1:\n    wait_for_rank_0()\n    {death}\nstatus.enter(); time.sleep(60)"
+    code, told, seconds = run(body)
     assert code == 1
     assert told.startswith("intarsia: rank 1 ")
     assert fate in told.splitlines()[0]
