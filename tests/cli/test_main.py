@@ -138,9 +138,10 @@ def test_a_reader_that_goes_away(source):
         "os.dup2(write, 1)\n"
         f"sys.exit(main(['inspect', {str(source)!r}]))\n"
     )
-    done = run_process("-c", code)
-    assert done.stderr == ""
-    assert done.returncode == 141
+    for environment in ({}, {"TERM": "xterm-256color"}, {"TERM": "dumb"}):
+        done = run_process("-c", code, env=environment)
+        assert done.stderr == ""
+        assert done.returncode == 141
 
 
 def test_nothing_heavy_is_imported_for_help_or_by_the_package():

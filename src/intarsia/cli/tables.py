@@ -19,4 +19,8 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120).print(table)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120)
+    # Only drawn by rich: when a reader has gone, its own printing would end the process with a code of its own.
+    with console.capture() as drawn:
+        console.print(table)
+    print(drawn.get(), end="")
