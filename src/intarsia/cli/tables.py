@@ -1,5 +1,7 @@
 """Tables on standard output. Cells are data: nothing in a name can colour or move the terminal."""
 
+import io
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -19,8 +21,9 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120)
-    # Only drawn by rich: when a reader has gone, its own printing would end the process with a code of its own.
-    with console.capture() as drawn:
-        console.print(table)
-    print(drawn.get(), end="")
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else 120
+    # Drawn apart from standard output: rich answers a reader that has gone with an exit code of its own.
+    drawn = io.StringIO()
+    Console(file=drawn, width=width, force_terminal=terminal).print(table)
+    print(drawn.getvalue(), end="")
