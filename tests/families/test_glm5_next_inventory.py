@@ -10,7 +10,6 @@ from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import inventory
 from intarsia.families.glm5_next.runtime import runtime_modules, runtime_name
 from intarsia.families.glm5_next.split import shares, split_rule
-from intarsia.families.glm5_next.state import fixed_state, token_state
 from intarsia.families.groups import LLAMA_LIKE, fused_groups
 from intarsia.families.registry import family_of
 from tests.data import load_json
@@ -164,14 +163,3 @@ def test_every_name_has_one_split_rule_that_covers_its_axis(config, tensors):
 def test_an_unknown_name_has_no_split_rule(config, name):
     with pytest.raises(UnknownTensorError, match="no split rule"):
         split_rule(config, name)
-
-
-def test_state_sizes_are_the_published_ones(config):
-    assert token_state(config).total == 13_056
-    assert token_state(config, mtp=False).latent == 11 * 1024
-    fixed = fixed_state(config)
-    assert fixed.kda_state == 142_606_336
-    assert fixed.convolution == 5_013_504
-    assert fixed.index_tail == 24_576
-    assert fixed_state(config, heads=22).kda_state == 142_606_336 * 22 // 64
-    assert fixed_state(config, copies=4).kda_state == 4 * 142_606_336

@@ -17,10 +17,6 @@ class PathError(CheckpointError):
     """A file name that leaves the folder, or a file that is not a regular one."""
 
 
-class HeaderError(CheckpointError):
-    """A safetensors header that cannot be trusted."""
-
-
 class TensorMissingError(CheckpointError):
     """A tensor was asked for that the checkpoint lacks."""
 

@@ -85,11 +85,6 @@ class StreamedShard:
             raise
 
     @property
-    def planned_bytes(self) -> int:
-        """Size of the file before any tensor of variable size."""
-        return LENGTH_BYTES + self._room + sum(item.nbytes for item in self._fixed.values())
-
-    @property
     def sizes(self) -> dict[str, int]:
         """Bytes of every tensor whose size is known."""
         return {name: end - begin for name, (_, _, begin, end) in self._entries.items()}

@@ -3,7 +3,8 @@
 import torch
 
 # Matrices of narrower networks are done before a second thread has woken up. On a busy machine every
-# operation would even wait for the other core: 30 tokens a second of the demo became 0.3 (2 cores, load 9).
+# operation would even wait for the other core: the demo wrote 0.3 tokens a second with two threads where one
+# wrote 14 to 30 (2 cores, load 5 to 9).
 NARROW = 1024
 
 

@@ -5,7 +5,7 @@ says which siblings of a module belong together.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _EXPERT = re.compile(r"(.+\.experts)\.\d+\.[^.]+")
@@ -54,8 +54,3 @@ def fused_groups(modules: Iterable[str], rules: Iterable[GroupRule]) -> dict[str
             if all(member in named for member in rule.members):
                 result[f"{parent}.{rule.fused}"] = tuple(named.pop(member) for member in rule.members)
     return result
-
-
-def group_of(groups: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Member -> the fused module it belongs to."""
-    return {member: name for name, members in groups.items() for member in members}

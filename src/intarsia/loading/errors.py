@@ -22,7 +22,3 @@ class ResumeError(IntarsiaError):
 
 class SourceChangedError(IntarsiaError):
     """A file of the source is no longer what it was when the work began."""
-
-
-class ReloadError(IntarsiaError):
-    """New weights that do not fit the ones they are to replace."""
