@@ -17,6 +17,8 @@ from intarsia.kernels.errors import KernelError
 
 REFERENCE = "reference"
 TRITON = "triton"
+GLUON = "gluon"
+_PREFERENCE = (GLUON, TRITON, REFERENCE)
 CAPABILITY = (9, 0)
 """The first compute capability with the bfloat16 instructions that the decoding uses."""
 
@@ -59,10 +61,16 @@ _CANDIDATES: dict[str, list[Candidate]] = {}
 _FORCED: ContextVar[str | None] = ContextVar("forced kernel", default=None)
 
 
-def offer(operation: str, refuse: Callable[[Case], str]) -> None:
-    """Enter the Triton kernel of an operation into the table, before the reference that takes every case."""
-    on_gpu = Candidate(operation, TRITON, lambda case: no_triton(case.device) or refuse(case))
-    _CANDIDATES[operation] = [on_gpu, Candidate(operation, REFERENCE, lambda case: "")]
+def offer(operation: str, refuse: Callable[[Case], str], name: str = TRITON) -> None:
+    """Enter a GPU kernel of an operation into the table, before the reference, which takes every case."""
+
+    def missing(device: torch.device) -> str:
+        return no_gluon(device) if name == GLUON else no_triton(device)
+
+    on_gpu = Candidate(operation, name, lambda case: missing(case.device) or refuse(case))
+    others = _CANDIDATES.get(operation, [Candidate(operation, REFERENCE, lambda case: "")])
+    others = [candidate for candidate in others if candidate.name != name]
+    _CANDIDATES[operation] = sorted([on_gpu, *others], key=lambda one: _PREFERENCE.index(one.name))
 
 
 def choose(case: Case) -> str:
@@ -84,7 +92,7 @@ def choose(case: Case) -> str:
                 action="force another, or none",
             )
     raise KernelError(
-        case.operation, found=f"no kernel named {forced!r}", expected=f"{TRITON} or {REFERENCE}"
+        case.operation, found=f"no kernel named {forced!r}", expected=f"one of {', '.join(_PREFERENCE)}"
     )
 
 
@@ -125,3 +133,15 @@ def no_triton(device: torch.device) -> str:
     if found < CAPABILITY:
         return f"compute capability {found[0]}.{found[1]}, and {CAPABILITY[0]}.{CAPABILITY[1]} is needed"
     return ""
+
+
+@cache
+def no_gluon(device: torch.device) -> str:
+    """Why kernels written for Hopper's registers cannot run on a device, or the empty string."""
+    reason = no_triton(device)
+    if reason:
+        return reason
+    if importlib.util.find_spec("triton.experimental.gluon") is None:
+        return "this triton has no gluon"
+    found = torch.cuda.get_device_capability(device)
+    return "" if found[0] == 9 else f"compute capability {found[0]}.{found[1]}, and 9.x is needed"
