@@ -176,7 +176,7 @@ def pack_e2m1_into(values: Tensor, out: Tensor, *, ties_down: bool = False) -> N
 
 
 @lru_cache(maxsize=64)
-def _ceil_log2_carry(device: torch.device) -> Tensor:
+def ceil_log2_carry(device: torch.device) -> Tensor:
     """What to add to the bits of a float32 in the binade of 2^k so that its exponent field is ceil(log2) +
     127.
 
@@ -204,7 +204,7 @@ def ceil_log2_byte(values: Tensor) -> Tensor:
     steps above a power of two. Written on the bits, so that every device gives the same answer.
     """
     bits = values.contiguous().view(torch.int32).view(-1)
-    carry = torch.index_select(_ceil_log2_carry(values.device), 0, bits >> 23)
+    carry = torch.index_select(ceil_log2_carry(values.device), 0, bits >> 23)
     return (carry.add_(bits) >> 23).to(torch.uint8).view(values.shape)
 
 

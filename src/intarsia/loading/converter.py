@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import torch
 
-from intarsia import formats
 from intarsia.checkpoint import Module
 from intarsia.core.errors import IntarsiaError
 from intarsia.core.progress import Phase
 from intarsia.formats.sources import Deferred
+from intarsia.kernels.encode import encode
 from intarsia.loading.ahead import Span
 from intarsia.loading.errors import ConvertError
 from intarsia.loading.layout import source_bytes
@@ -140,12 +140,11 @@ class Converter:
         rows: int,
         largest: torch.Tensor | None,
     ) -> None:
-        kind = formats.get(target.format)
         for first in range(0, source.rows, rows):
             part = source.read(range(first, min(first + rows, source.rows)))
             problem: IntarsiaError | None = None
             try:
-                stored = kind.encode(part, amax=largest)
+                stored = encode(target.format, part, amax=largest)
             except IntarsiaError as error:
                 problem = error
             if problem is not None:

@@ -1,0 +1,103 @@
+"""The Triton encoders' launches."""
+
+import torch
+from torch import Tensor
+
+from intarsia.formats.codes import ceil_log2_carry
+from intarsia.formats.sources import DTYPES
+from intarsia.formats.stored import Stored
+from intarsia.kernels.choice import Case, offer
+from intarsia.kernels.device import on_device_of
+
+FORMATS = ("MXFP8", "NVFP4", "W4A16_NVFP4")
+_GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16}
+_ELEMENTS, _WARPS = 4096, 4  # of a program that encodes
+_AMAX_ELEMENTS, _AMAX_WARPS = 16384, 8  # of one that looks for the largest magnitude
+
+
+def refuse(case: Case) -> str:
+    """Why the Triton encoders cannot run a case, or the empty string."""
+    name = case.formats[0]
+    if name not in FORMATS:
+        return f"no encoder for {name}; there is one for {', '.join(FORMATS)}"
+    if case.dtype not in DTYPES:
+        return f"a weight of {str(case.dtype).removeprefix('torch.')}; float32, bfloat16 or float16 is needed"
+    if len(case.shape) not in (2, 3) or 0 in case.shape or case.shape[-1] % _GROUP[name]:
+        return f"shape {list(case.shape)}; whole groups of {_GROUP[name]} columns are needed"
+    return ""
+
+
+offer("encode", refuse)
+
+
+def launch(name: str, weight: Tensor, amax: Tensor | float | None) -> tuple[Stored, Tensor]:
+    """The stored form, and a bool on the device: whether a value is not finite or beyond `amax`.
+
+    `amax` has the shape of the global scales, [*lead] or [*lead, parts], or is one number for all of them.
+    """
+    whole = weight.detach().contiguous()
+    with on_device_of(whole):
+        if name == "MXFP8":
+            return _mxfp8(whole)
+        return _nvfp4(name, whole, amax)
+
+
+def _mxfp8(whole: Tensor) -> tuple[Stored, Tensor]:
+    from intarsia.kernels.encode import triton_encode as kernels
+
+    *lead, columns = whole.shape
+    elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
+    exponents = torch.empty(*lead, columns // 32, dtype=torch.uint8, device=whole.device)
+    fault = torch.zeros(1, dtype=torch.int32, device=whole.device)
+    groups = exponents.numel()
+    each = _ELEMENTS // 32
+    kernels.encode_mxfp8[(-(-groups // each),)](
+        whole,
+        ceil_log2_carry(whole.device),
+        elements.view(torch.uint8),
+        exponents,
+        fault,
+        groups,
+        GROUPS=each,
+        num_warps=_WARPS,
+    )
+    tensors = {"weight": elements, "weight_scale": exponents}
+    return Stored("MXFP8", tensors, tuple(whole.shape)), fault[0] > 0
+
+
+def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None) -> tuple[Stored, Tensor]:
+    from intarsia.kernels.encode import triton_encode as kernels
+
+    *lead, rows, columns = whole.shape
+    device = whole.device
+    packed = torch.empty(*lead, rows, columns // 2, dtype=torch.uint8, device=device)
+    scales = torch.empty(*lead, rows, columns // 16, dtype=torch.float8_e4m3fn, device=device)
+    shape = tuple(lead)
+    if amax is not None:
+        given = torch.as_tensor(amax, dtype=torch.float32, device=device)
+        shape = tuple(given.shape) if given.ndim else shape
+        largest = given.expand(shape).reshape(-1).contiguous().view(torch.int32)
+        fault = torch.zeros(1, dtype=torch.int32, device=device)
+    else:
+        numbers = torch.zeros(1 + max(1, whole[..., 0, 0].numel()), dtype=torch.int32, device=device)
+        fault, largest = numbers[:1], numbers[1:]
+        size = whole.numel() // largest.numel()
+        grid = (-(-size // _AMAX_ELEMENTS), largest.numel())
+        kernels.largest_magnitude[grid](whole, largest, size, SIZE=_AMAX_ELEMENTS, num_warps=_AMAX_WARPS)
+    scale_2 = torch.empty(shape, dtype=torch.float32, device=device)
+    groups = scales.numel()
+    each = _ELEMENTS // 16
+    kernels.encode_nvfp4[(-(-groups // each),)](
+        whole,
+        largest,
+        packed,
+        scales.view(torch.uint8),
+        scale_2,
+        fault,
+        groups,
+        groups // largest.numel(),
+        GROUPS=each,
+        num_warps=_WARPS,
+    )
+    tensors = {"weight": packed, "weight_scale": scales, "weight_scale_2": scale_2}
+    return Stored(name, tensors, tuple(whole.shape)), fault[0] > 0

@@ -1,0 +1,104 @@
+# mypy: ignore-errors
+"""Encoders whose bytes are those of `formats`: divisions correctly rounded, roundings written on the bits."""
+
+import triton
+import triton.language as tl
+
+_ONE_BEYOND = tl.constexpr(0x7F800000)  # the bits of infinity: these or more are not finite
+_SMALLEST_NORMAL = tl.constexpr(0.015625)  # of E4M3, 2^-6
+_TO_STEPS = tl.constexpr(16384.0)  # 2^14: a float32 added to it is rounded to multiples of 2^-9
+
+
+@triton.jit
+def _bits(values):
+    return values.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _magnitude_bits(values):
+    """Float32 bits without the sign, which order as magnitudes do."""
+    return _bits(values) & 0x7FFFFFFF
+
+
+@triton.jit
+def _e4m3_magnitude(values):
+    """The E4M3 byte of float32 magnitudes up to 448 and a little more, ties to even, as int32."""
+    bits = _bits(values)
+    # Seven bits stay of the exponent and mantissa; 120 is the difference of the two biases.
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    small = _bits(values + _TO_STEPS) - 0x46800000
+    return tl.minimum(tl.where(values < _SMALLEST_NORMAL, small, normal), 0x7E)
+
+
+@triton.jit
+def _e4m3_value(code):
+    """The float32 value of an E4M3 magnitude byte (int32, below 0x7F)."""
+    normal = ((code + (120 << 3)) << 20).to(tl.float32, bitcast=True)
+    return tl.where(code < 8, code.to(tl.float32) * 0.001953125, normal)
+
+
+@triton.jit
+def encode_mxfp8(x, carry, elements, exponents, fault, groups, GROUPS: tl.constexpr):
+    """32 columns a group: elements and exponent byte; `fault` is set where a group is not finite."""
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    place = group.to(tl.int64)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    inside = (group < groups)[:, None]
+    values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.max(_magnitude_bits(values), axis=1)
+    if tl.max(largest, axis=0) >= _ONE_BEYOND:
+        tl.store(fault, 1)
+    quotient = _bits(tl.div_rn(largest.to(tl.float32, bitcast=True), 448.0))
+    byte = (quotient + tl.load(carry + (quotient >> 23))) >> 23
+    unscale = ((254 - byte) << 23).to(tl.float32, bitcast=True)
+    scaled = values * unscale[:, None]
+    sign = (_bits(values) >> 24) & 0x80
+    code = _e4m3_magnitude(tl.abs(scaled)) | sign
+    tl.store(elements + place, code.to(tl.uint8), mask=inside)
+    tl.store(exponents + group, byte.to(tl.uint8), mask=group < groups)
+
+
+@triton.jit
+def largest_magnitude(x, largest, size, SIZE: tl.constexpr):
+    """The bits of the largest magnitude of each run of `size` values, in `largest`, which begins as zeros."""
+    run = tl.program_id(1)
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    values = tl.load(x + run.to(tl.int64) * size + place, mask=place < size, other=0.0).to(tl.float32)
+    tl.atomic_max(largest + run, tl.max(_magnitude_bits(values), axis=0))
+
+
+@triton.jit
+def encode_nvfp4(x, largest, packed, scales, scale_2, fault, groups, groups_each, GROUPS: tl.constexpr):
+    """16 columns a group under the global scale of its run of `groups_each` groups, amax / 2688.
+
+    `fault` is set where a group is not finite or beyond its run's amax.
+    """
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    real = group < groups
+    place = group.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    values = tl.load(x + place, mask=real[:, None], other=0.0).to(tl.float32)
+    block_max = tl.max(_magnitude_bits(values), axis=1)
+    run = group // groups_each
+    amax = tl.load(largest + run, mask=real, other=0)
+    wrong = (block_max > amax) | (amax >= _ONE_BEYOND) | (amax < 0)
+    if tl.max((wrong & real).to(tl.int32), axis=0) > 0:
+        tl.store(fault, 1)
+    shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
+    shared = tl.where(shared == 0.0, 1.0, shared)
+    tl.store(scale_2 + run, shared, mask=real & (group % groups_each == 0))
+    scale = tl.div_rn(block_max.to(tl.float32, bitcast=True), 6.0 * shared)
+    scale = tl.where(scale == 0.0, 1.0, scale)
+    scale = tl.minimum(tl.maximum(scale, 0.001953125), 448.0)
+    byte = _e4m3_magnitude(scale)
+    tl.store(scales + group, byte.to(tl.uint8), mask=real)
+    step = _e4m3_value(byte) * shared
+    # A product that underflows to zero decodes to zero whatever the codes are.
+    step = tl.where(step == 0.0, float("inf"), step)
+    scaled = tl.div_rn(values, tl.broadcast_to(step[:, None], (GROUPS, 16)))
+    m = tl.abs(scaled)
+    code = (m > 0.25).to(tl.int32) + (m >= 0.75).to(tl.int32) + (m > 1.25).to(tl.int32)
+    code += (m >= 1.75).to(tl.int32) + (m > 2.5).to(tl.int32) + (m >= 3.5).to(tl.int32)
+    code += (m > 5.0).to(tl.int32)
+    code |= (scaled < 0.0).to(tl.int32) << 3
+    even, odd = tl.split(tl.reshape(code, (GROUPS, 8, 2)))
+    place = group.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(packed + place, (even | (odd << 4)).to(tl.uint8), mask=real[:, None])

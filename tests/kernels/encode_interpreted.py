@@ -1,0 +1,85 @@
+"""The Triton encoders in Triton's interpreter against `formats`: run as a program with TRITON_INTERPRET=1.
+
+Prints one JSON object: case -> what differs, the empty string when every byte is equal.
+"""
+
+import json
+
+import torch
+from torch import Tensor
+
+from intarsia import formats
+from intarsia.kernels.encode import launch
+
+
+def weights() -> dict[str, Tensor]:
+    """Matrices whose groups cover scales, ties, subnormal and zero blocks."""
+    g = torch.Generator().manual_seed(1)
+    normal = torch.randn(24, 96, generator=g)
+    exponents = torch.randint(-40, 20, (24, 6, 1), generator=g)
+    spread = (torch.randn(24, 6, 16, generator=g) * 2.0**exponents).view(24, 96)
+    bits = torch.randint(0, 0x7F80, (32, 64), generator=g).to(torch.int16).view(torch.bfloat16)
+    quarters = torch.randint(-24, 25, (16, 32), generator=g) / 4.0
+    sparse = torch.where(torch.rand(16, 64, generator=g) < 0.9, 0.0, torch.randn(16, 64, generator=g))
+    sparse[3] = -0.0
+    return {
+        "normal": normal,
+        "bfloat16": normal.bfloat16(),
+        "float16": normal.half(),
+        "spread": spread,
+        "any finite bits": bits,
+        "ties": quarters,
+        "zeros": torch.zeros(4, 32),
+        "sparse": sparse,
+        "stack": torch.randn(3, 8, 64, generator=g).bfloat16(),
+    }
+
+
+def difference(name: str, weight: Tensor, amax: Tensor | float | None = None) -> str:
+    """Which tensors of the two encoders differ."""
+    stored, fault = launch.launch(name, weight, amax)
+    expected = formats.get(name).encode(weight, amax=amax)
+    wrong = ["fault"] if bool(fault) else []
+    for suffix, tensor in expected.tensors.items():
+        other = stored.tensors[suffix]
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            wrong.append(f"{suffix}: {other.dtype} {list(other.shape)}")
+        elif not torch.equal(_raw(tensor), _raw(other)):
+            wrong.append(suffix)
+    return ", ".join(wrong)
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor.view(torch.int32)
+
+
+def faults() -> dict[str, str]:
+    """What must be noted: values that are not finite, and an amax that does not cover the weight."""
+    found = {}
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        weight = torch.ones(4, 64)
+        weight[2, 33] = bad
+        for name in ("MXFP8", "NVFP4"):
+            found[f"{name} {bad}"] = "" if bool(launch.launch(name, weight, None)[1]) else "not noted"
+    for amax in (0.5, torch.nan, torch.inf, -1.0):
+        noted = bool(launch.launch("NVFP4", torch.ones(4, 64), amax)[1])
+        found[f"amax {amax}"] = "" if noted else "not noted"
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    found = {
+        f"{name} {kind}": difference(name, weight)
+        for name in ("MXFP8", "NVFP4")
+        for kind, weight in weights().items()
+    }
+    normal, stack = weights()["bfloat16"], weights()["stack"]
+    found["NVFP4 given amax"] = difference("NVFP4", normal, 7.25)
+    found["NVFP4 amax an expert"] = difference("NVFP4", stack, torch.tensor([6.0, 7.0, 8.0]))
+    found["NVFP4 amax a part"] = difference("NVFP4", stack, torch.tensor([[6.0, 7.0]] * 3))
+    print(json.dumps(found | faults()))
+
+
+if __name__ == "__main__":
+    main()
