@@ -5,7 +5,7 @@ import torch
 
 import intarsia
 from intarsia.core.errors import UsageError
-from intarsia.evidence.synthetic import geometry, synthesize
+from intarsia.evidence.synthetic import geometry, network, synthesize, weights
 from intarsia.evidence.synthetic.values import FORMATS, random_stored
 from intarsia.formats import get
 
@@ -51,3 +51,23 @@ def test_a_geometry_cannot_grow():
         geometry("glm-5.3-flash", layers=46)
     with pytest.raises(UsageError, match="unheard-of"):
         geometry("unheard-of")
+
+
+@pytest.mark.parametrize("recipe", ["fp4-local", "spark", "bf16"])
+def test_weights_made_in_memory_are_those_of_a_loaded_checkpoint_but_for_their_numbers(tmp_path, recipe):
+    config = small_geometry()
+    loaded = intarsia.load_weights(synthesize(tmp_path / "made", config, recipe=recipe))
+    made = weights(config, recipe=recipe, device="cpu")
+    assert {name: form(weight) for name, weight in made.items()} == {
+        name: form(weight) for name, weight in loaded.items()
+    }
+    with torch.no_grad():
+        model = network(config, recipe=recipe, dtype=torch.float32, device="cpu")
+        assert 0.05 < model.logits(list(range(20))).std() < 50
+
+
+def form(weight):
+    if isinstance(weight, torch.Tensor):
+        return weight.shape, weight.dtype
+    tensors = {suffix: (tensor.shape, tensor.dtype) for suffix, tensor in weight.items()}
+    return weight.format, weight.shape, weight.row_parts, tensors

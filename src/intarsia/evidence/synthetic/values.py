@@ -5,11 +5,13 @@ matrix decodes to has a standard deviation of about 1/sqrt(columns), so that act
 layer to layer and routing spreads.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from intarsia import formats
 from intarsia.families.glm5_next.inventory import TensorSpec
 from intarsia.formats.stored import Stored
 
@@ -59,6 +61,26 @@ FORMATS = frozenset(_MAKERS)
 def random_stored(format_name: str, rows: int, columns: int, generator: torch.Generator) -> Stored:
     """One matrix in a quantized format, on the generator's device; KeyError for a format not in `FORMATS`."""
     return Stored(format_name, _MAKERS[format_name](rows, columns, generator), (rows, columns))
+
+
+def random_stack(format_name: str, shape: tuple[int, ...], parts: int, generator: torch.Generator) -> Stored:
+    """A fused weight in a quantized format, made at once: [rows, columns], or [experts, rows, columns].
+
+    `parts` matrices lie above each other in it (in every expert), each with its own global scale where the
+    format has one.
+    """
+    *lead, rows, columns = shape
+    flat = random_stored(format_name, math.prod(lead) * rows, columns, generator)
+    tensors = {}
+    for suffix, tensor in flat.tensors.items():
+        if tensor.ndim == 0:
+            scalars = (*lead, *((parts,) if parts > 1 else ()))
+            tensors[suffix] = tensor.expand(scalars).contiguous() if scalars else tensor
+        else:
+            tensors[suffix] = tensor.view(*lead, tensor.shape[0] // math.prod(lead), *tensor.shape[1:])
+    number_format = formats.get(format_name)
+    row_parts = number_format.row_parts([rows // parts] * parts) if parts > 1 else 1
+    return number_format.stored(tensors, row_parts=row_parts)
 
 
 def random_plain(name: str, spec: TensorSpec, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

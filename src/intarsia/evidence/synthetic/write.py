@@ -9,17 +9,12 @@ import torch
 from intarsia.checkpoint import Checkpoint, write_checkpoint
 from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, json_bytes
 from intarsia.core.progress import SILENT, Progress
+from intarsia.evidence.synthetic.chosen import choose_formats
 from intarsia.evidence.synthetic.values import random_plain, random_stored
-from intarsia.families.glm5_next.config import Glm5NextConfig
-from intarsia.families.glm5_next.inventory import TensorSpec, inventory
+from intarsia.families.glm5_next.inventory import TensorSpec
 from intarsia.formats import csf
 from intarsia.loading.metadata import carriers, quantized_layers
-from intarsia.selection.recipes import apply_recipe
-from intarsia.selection.resolve import Target, resolve
-from intarsia.selection.source import describe_source
-
-# As in the FP4-Local layout: values that BF16 cannot hold.
-WIDE = ("post_attention_layernorm.weight", "model.language_model.norm.weight")
+from intarsia.selection.resolve import Target
 
 
 def synthesize(
@@ -37,11 +32,8 @@ def synthesize(
     Numbers are drawn on `device`; the same seed and device type give the same bytes. One shard is in memory
     at a time. Raises what selection and `write_checkpoint` raise.
     """
-    specs = inventory(Glm5NextConfig.from_checkpoint_config(config), vision=False)
-    dtypes = {name: "F32" if name.endswith(WIDE) else spec.dtype for name, spec in specs.items()}
-    source = describe_source(config, {name: (dtypes[name], spec.shape) for name, spec in specs.items()}, {})
-    targets = resolve(apply_recipe(recipe, source), source).targets
-    layers = quantized_layers(targets.values())
+    chosen = choose_formats(config, recipe)
+    layers = quantized_layers(chosen.targets.values())
     extra: dict[str, Any] = {}
     config = dict(config)
     if layers:
@@ -51,9 +43,9 @@ def synthesize(
     with progress.phase("writing", 0) as phase:
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-            for name, spec in specs.items():
-                target = targets.get(name.removesuffix(".weight"))
-                for made, tensor in _tensors(name, spec, dtypes[name], target, generator):
+            for name, spec in chosen.specs.items():
+                target = chosen.targets.get(name.removesuffix(".weight"))
+                for made, tensor in _tensors(name, spec, chosen.dtype(name), target, generator):
                     phase.advance(tensor.numel() * tensor.element_size())
                     yield made, tensor.cpu()
 
@@ -63,10 +55,10 @@ def synthesize(
 
 
 def _tensors(
-    name: str, spec: TensorSpec, dtype: str, target: Target | None, generator: torch.Generator
+    name: str, spec: TensorSpec, dtype: torch.dtype, target: Target | None, generator: torch.Generator
 ) -> Iterator[tuple[str, torch.Tensor]]:
     if target is None:
-        yield name, random_plain(name, spec, torch.float32 if dtype == "F32" else torch.bfloat16, generator)
+        yield name, random_plain(name, spec, dtype, generator)
         return
     stored = random_stored(target.format, spec.shape[0], spec.shape[1], generator)
     for suffix, tensor in stored.tensors.items():
