@@ -1,21 +1,7 @@
-"""Matrix product of rows with a weight in any stored format."""
+"""Matrix products of rows with weights in any stored format: one, several of the same rows, several apart."""
 
-import torch
-from torch import Tensor
+from intarsia.kernels.linear.groups import linear_stack, linears, linears_apart
+from intarsia.kernels.linear.product import linear
+from intarsia.kernels.linear.swiglu import linear_swiglu
 
-from intarsia.kernels.choice import TRITON, Case, choose
-from intarsia.kernels.linear import launch, reference
-from intarsia.kernels.weights import Weight
-
-__all__ = ["linear"]
-
-
-def linear(x: Tensor, weight: Weight, *, out_dtype: torch.dtype | None = None) -> Tensor:
-    """Rows `x` [R, K] times a stored matrix [N, K]; returns [R, N] in `out_dtype`, by default that of `x`.
-
-    With `out_dtype` float32 the product is formed in float32, as partial sums of split matrices need it.
-    """
-    case = Case("linear", (launch.format_of(weight),), x.dtype, x.device, tuple(weight.shape))
-    if choose(case) == TRITON:
-        return launch.launch(x, weight, out_dtype)
-    return reference.linear(x, weight, out_dtype=out_dtype)
+__all__ = ["linear", "linear_stack", "linear_swiglu", "linears", "linears_apart"]

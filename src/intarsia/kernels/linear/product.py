@@ -1,0 +1,23 @@
+"""The product with one matrix."""
+
+import torch
+from torch import Tensor
+
+from intarsia.kernels.choice import TRITON, Case, choose
+from intarsia.kernels.linear import launch, reference
+from intarsia.kernels.weights import Weight
+
+
+def linear(
+    x: Tensor, weight: Weight, *, out_dtype: torch.dtype | None = None, used: Tensor | None = None
+) -> Tensor:
+    """Rows `x` [R, K] times a stored matrix [N, K]; returns [R, N] in `out_dtype`, by default that of `x`.
+
+    With `out_dtype` float32 the product is formed in float32, as partial sums of split matrices need it.
+    `used`, int32 [1] on the device of `x`: the count of rows that matter; of those from there on the result
+    may be zeros. It saves time on a GPU and changes no bit of the rows before.
+    """
+    case = Case("linear", (launch.format_of(weight),), x.dtype, x.device, tuple(weight.shape))
+    if choose(case) == TRITON:
+        return launch.launch(x, weight, out_dtype)
+    return reference.linear(x, weight, out_dtype=out_dtype)
