@@ -1,0 +1,182 @@
+"""NVFP4 experts in the order in which the lanes of a tensor core read them: a permutation of the stored bytes.
+
+Rows go in tiles of 128, columns in steps of 128:
+
+    codes   [tile, step, quarter 4, place 32, lane 4, 16 bytes]    a lane's 16 bytes are 32 consecutive columns
+    scales  [tile, step, place 32, lane 4, quarter 4, 2 bytes]     of the same columns
+
+so that a warp's load of codes is 512 consecutive bytes and a lane's eight scales of a step are one load of
+eight bytes. Of a plain stack, row 128 tile + 32 quarter + place lies there. Of gate and up rows, even quarters
+hold gate rows and odd ones the up rows of the same number, which puts each pair into one lane; they are also
+renumbered inside each 128 (`_rows_of_places`), so that neighbouring lanes write neighbouring values of what
+the next product reads.
+
+`pack` and `unpack` work in place: a layer's experts are gigabytes and no second copy of them may live.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from intarsia.formats.stored import Stored
+from intarsia.kernels.device import byte_view
+from intarsia.kernels.errors import KernelError
+
+FORMATS = ("NVFP4", "W4A16_NVFP4")
+TILE = 128
+"""Rows of a tile and columns of a step."""
+SCRATCH_BYTES = 32 << 20
+"""The most memory that a permutation takes beside the stack, unless one expert is larger."""
+_LARGEST_SCALE = 0x7E  # of E4M3, and positive: the kernels read scales without a sign
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PackedExperts:
+    """A stack [E, N, K] of NVFP4 experts in tiles; `gated` where its rows are gate rows and then up rows.
+
+    `codes` uint8 [E, N, K / 2] and `scales` uint8 [E, N, K / 16] hold the stored bytes in another order,
+    `others` the remaining tensors of the format as stored, `global_scales` float32 [E, parts] one for each of
+    equally many rows.
+    """
+
+    format: str
+    shape: tuple[int, ...]
+    gated: bool
+    codes: Tensor
+    scales: Tensor
+    others: Mapping[str, Tensor]
+    global_scales: Tensor = field(repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        tensors = (self.codes, self.scales, *self.others.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def expert(self, index: int) -> Stored:
+        """One matrix as it was stored, in memory of its own."""
+        codes = _to_rows(self.codes[index : index + 1], self.gated, _codes_to_rows)[0]
+        scales = _to_rows(self.scales[index : index + 1], self.gated, _scales_to_rows)[0]
+        others = {name: tensor[index] if tensor.ndim else tensor for name, tensor in self.others.items()}
+        tensors = {"weight": codes, "weight_scale": scales.view(torch.float8_e4m3fn), **others}
+        return Stored(self.format, tensors, self.shape[1:])
+
+
+def refusal(format_name: str, shape: tuple[int, ...]) -> str:
+    """Why a stack [E, N, K] cannot be laid out in tiles, or the empty string."""
+    if format_name not in FORMATS:
+        return f"no tiles for {format_name}; there are some for {', '.join(FORMATS)}"
+    if len(shape) != 3 or any(size % TILE for size in shape[1:]):
+        return f"a stack of shape {list(shape)}; rows and columns in multiples of {TILE} are needed"
+    return ""
+
+
+def pack(stored: Stored, *, gated: bool) -> PackedExperts:
+    """Lay a contiguous stack out in tiles, in its own memory: `stored` means nothing afterwards.
+
+    Raises KernelError for a stack that `refusal` names, that is not contiguous, or that has a negative or NaN
+    block scale; it is untouched then.
+    """
+    reason = refusal(stored.format, stored.shape) or (gated and refusal(stored.format, _half(stored.shape)))
+    if reason:
+        raise KernelError("experts", found=reason, action="keep the stack as stored")
+    codes, scales = byte_view(stored["weight"]), byte_view(stored["weight_scale"])
+    if not (codes.is_contiguous() and scales.is_contiguous()):
+        raise KernelError("experts", found="a stack that is not contiguous", action="pass a contiguous one")
+    if bool((scales > _LARGEST_SCALE).any()):
+        raise KernelError(
+            "experts",
+            found="a block scale that is negative or not a number",
+            expected="positive E4M3 scales",
+            action="audit the checkpoint with --values",
+        )
+    _in_place(codes, lambda part: _to_tiles(part, gated, _codes_to_tiles))
+    _in_place(scales, lambda part: _to_tiles(part, gated, _scales_to_tiles))
+    others = {name: stored[name] for name in stored if name not in ("weight", "weight_scale")}
+    scale_2 = stored["weight_scale_2"]
+    wide = scale_2.expand(stored.shape[0]) if scale_2.ndim == 0 else scale_2
+    return PackedExperts(
+        format=stored.format,
+        shape=tuple(stored.shape),
+        gated=gated,
+        codes=codes,
+        scales=scales,
+        others=MappingProxyType(others),
+        global_scales=wide.reshape(stored.shape[0], -1).contiguous(),
+    )
+
+
+def unpack(packed: PackedExperts) -> Stored:
+    """The stack as it was stored, in the memory of `packed`, which means nothing afterwards."""
+    _in_place(packed.codes, lambda part: _to_rows(part, packed.gated, _codes_to_rows))
+    _in_place(packed.scales, lambda part: _to_rows(part, packed.gated, _scales_to_rows))
+    tensors = {"weight": packed.codes, "weight_scale": packed.scales.view(torch.float8_e4m3fn)}
+    return Stored(packed.format, tensors | dict(packed.others), packed.shape)
+
+
+def _half(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the gate rows alone: their renumbering needs whole tiles of them."""
+    return (shape[0], shape[1] // 2, *shape[2:])
+
+
+def _in_place(bytes_: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """Permute the bytes of each expert, as many experts at a time as the scratch holds."""
+    each = max(1, SCRATCH_BYTES // (2 * bytes_[0].numel()))
+    for begin in range(0, bytes_.shape[0], each):
+        part = bytes_[begin : begin + each]
+        part.copy_(change(part))
+
+
+@cache
+def _rows_of_places(rows: int, gated: bool, device: torch.device) -> Tensor:
+    """int64 [rows]: the row of an expert that lies at [tile, quarter, place]."""
+    at = torch.arange(rows)
+    if gated:
+        quarter = at // 32 % 4
+        n = at // TILE * 64 + quarter // 2 * 32 + at % 32
+        # Place [w w i i t t h] (bits) holds what belongs at column [t t w w h i i] of the next product.
+        n = n & ~127 | (n & 6) << 4 | (n & 0x60) >> 2 | (n & 1) << 2 | n >> 3 & 3
+        at = n + quarter % 2 * (rows // 2)
+    return at.to(device)
+
+
+def _to_tiles(part: Tensor, gated: bool, order: Callable[[Tensor], Tensor]) -> Tensor:
+    picked = part[:, _rows_of_places(part.shape[1], gated, part.device)] if gated else part
+    return order(picked).reshape(part.shape)
+
+
+def _to_rows(part: Tensor, gated: bool, order: Callable[[Tensor], Tensor]) -> Tensor:
+    placed = order(part).reshape(part.shape)
+    if not gated:
+        return placed
+    rows = torch.empty_like(part)
+    rows[:, _rows_of_places(part.shape[1], gated, part.device)] = placed
+    return rows
+
+
+def _codes_to_tiles(part: Tensor) -> Tensor:
+    experts, rows, width = part.shape
+    return part.view(experts, rows // TILE, 4, 32, width // 64, 4, 16).permute(0, 1, 4, 2, 3, 5, 6)
+
+
+def _codes_to_rows(part: Tensor) -> Tensor:
+    experts, rows, width = part.shape
+    return part.view(experts, rows // TILE, width // 64, 4, 32, 4, 16).permute(0, 1, 3, 4, 2, 5, 6)
+
+
+def _scales_to_tiles(part: Tensor) -> Tensor:
+    experts, rows, width = part.shape
+    return part.view(experts, rows // TILE, 4, 32, width // 8, 4, 2).permute(0, 1, 4, 3, 5, 2, 6)
+
+
+def _scales_to_rows(part: Tensor) -> Tensor:
+    experts, rows, width = part.shape
+    return part.view(experts, rows // TILE, width // 8, 32, 4, 4, 2).permute(0, 1, 5, 3, 2, 4, 6)
