@@ -5,6 +5,7 @@ import torch
 
 from intarsia.evidence.forms import open_form
 from intarsia.evidence.memory.ledger import count_weights, measure_memory
+from intarsia.loading.weights import load_weights
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "fp4-local"])
@@ -22,7 +23,7 @@ def test_weights_and_caches_are_as_predicted(recipe):
 
 
 def test_a_weight_too_many_shows(demo):
-    weights = demo.load_weights()
+    weights = load_weights("demo")
     before = count_weights(weights)
     after = count_weights(weights | {"mtp.extra": torch.zeros(3, 5)})
     assert {key for key in after if after[key] != before.get(key)} == {("draft", "F32", "elements")}

@@ -9,12 +9,14 @@ import tyro
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, note, printable
 from intarsia.cli.progress import terminal_progress
+from intarsia.cli.ranks import start_ranks
 from intarsia.cli.tables import show_table
 from intarsia.core.errors import UsageError
 from intarsia.evidence.quality.settings import QualitySettings
 
 if TYPE_CHECKING:
     from intarsia.core.receipt import Receipt
+    from intarsia.evidence.forms import Form
     from intarsia.evidence.quality.measure import Quality
 
 WORST_SHOWN = 5
@@ -48,9 +50,38 @@ class QualityCommand(QualitySettings):
     """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.evidence.forms import is_manifest, open_form
-        from intarsia.evidence.quality.measure import measure_quality
+        if self.candidate is None and self.manifest is None and self.tp == 1:
+            raise UsageError(
+                "candidate",
+                found="nothing to compare with",
+                action="name a checkpoint, or use --manifest, or --tp for the same form on several ranks",
+            )
+        from intarsia.evidence.quality.measure import measure_on, prepare
+
+        task = prepare(*self._forms(), self.text, self)  # refused once, before there are several ranks
+        code = start_ranks(self.rank_settings())
+        if code is not None:
+            return code
+
+        from intarsia.evidence.quality.ranks import meet
         from intarsia.evidence.receipts import quality_receipt
+
+        ranks = meet(task.base, task.candidate, self)
+        found = measure_on(ranks, task, layers=not self.no_layers, progress=terminal_progress())
+        if found is None:
+            return ranks.end(0)
+        receipt = quality_receipt(found)
+        if self.json:
+            emit_json(receipt.results)
+        else:
+            show(found)
+        if self.report is not None:
+            keep(receipt, f"quality-{found.candidate.label}", Path(self.report))
+        return ranks.end(1 if found.layers is not None and found.layers.suspects else 0)
+
+    def _forms(self) -> "tuple[Form, Form]":
+        """Base and candidate."""
+        from intarsia.evidence.forms import is_manifest, open_form
 
         path, manifest = self.candidate or self.base, self.manifest
         if self.candidate is not None and is_manifest(self.candidate):
@@ -58,21 +89,8 @@ class QualityCommand(QualitySettings):
                 raise UsageError("manifest", found="two manifests for the candidate", expected="one")
             path, manifest = self.base, self.candidate
         if self.candidate is None and manifest is None:
-            raise UsageError(
-                "candidate", found="nothing to compare with", action="name a checkpoint, or use --manifest"
-            )
-        base, candidate = open_form(self.base, self.base_manifest), open_form(path, manifest)
-        found = measure_quality(
-            base, candidate, self.text, self, layers=not self.no_layers, progress=terminal_progress()
-        )
-        receipt = quality_receipt(found)
-        if self.json:
-            emit_json(receipt.results)
-        else:
-            show(found)
-        if self.report is not None:
-            keep(receipt, f"quality-{candidate.label}", Path(self.report))
-        return 1 if found.layers is not None and found.layers.suspects else 0
+            manifest = self.base_manifest  # the same form, on more ranks
+        return open_form(self.base, self.base_manifest), open_form(path, manifest)
 
 
 def show(found: "Quality") -> None:
@@ -85,6 +103,12 @@ def show(found: "Quality") -> None:
         f"{figures['positions']:,} positions of {figures['documents_measured']} documents; the base read "
         f"{found.repeat.positions:,} of them twice with a KLD of {found.repeat.largest_kld:g}"
     )
+    again = found.candidate_repeat
+    if again is not None:
+        print(
+            f"{found.settings.tp} ranks read {again.positions:,} of them twice with a KLD of "
+            f"{again.largest_kld:g}"
+        )
     show_table(
         "Against the base",
         ("figure", "value"),

@@ -19,8 +19,9 @@ from intarsia.engine.text.tokenizer import FILE_NAME as TOKENIZER_NAME
 from intarsia.engine.text.tokenizer import MAX_BYTES as MAX_TOKENIZER_BYTES
 from intarsia.engine.text.tokenizer import Tokenizer
 from intarsia.evidence.errors import UnequalSourcesError
+from intarsia.groups.group import SINGLE, Group
 from intarsia.loading.arrange import arrange
-from intarsia.loading.weights import Weight, load_weights
+from intarsia.loading.weights import load_weights, prepared
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.selection.manifest import FILE_NAME as MANIFEST_NAME
 from intarsia.selection.manifest import Manifest, manifest_hash, read_manifest
@@ -36,19 +37,20 @@ class Form:
     manifest: Manifest | None
     label: str
 
-    def load_weights(
-        self, device: str | torch.device = "cpu", *, progress: Progress = SILENT
-    ) -> dict[str, Weight]:
-        """The weights by run-time name."""
-        return load_weights(self.checkpoint, manifest=self.manifest, device=device, progress=progress)
-
     def load(
-        self, device: str | torch.device = "cpu", dtype: DataType = "float32", *, progress: Progress = SILENT
+        self,
+        device: str | torch.device = "cpu",
+        dtype: DataType = "float32",
+        *,
+        group: Group = SINGLE,
+        progress: Progress = SILENT,
     ) -> Glm5NextModel:
-        """The network with this form's weights."""
-        weights = self.load_weights(device, progress=progress)
-        config = arrange(self.checkpoint).config
-        return Glm5NextModel(config, weights, dtype=getattr(torch, dtype), device=device)
+        """The network with this form's weights, or this rank's share of them."""
+        arranged = prepared(self.checkpoint, self.manifest)
+        weights = load_weights(arranged, device=device, rank=group.rank, ranks=group.ranks, progress=progress)
+        return Glm5NextModel(
+            arranged.config, weights, dtype=getattr(torch, dtype), device=device, group=group
+        )
 
     @property
     def manifest_sha256(self) -> str | None:

@@ -36,7 +36,7 @@ def form_identity(form: Form, *, hash_files: bool = True) -> dict[str, Any]:
 
 def quality_receipt(quality: Quality) -> Receipt:
     """Everything of a quality run; both checkpoints are hashed."""
-    notes = [DRAFT, ONE_RANK]
+    notes = [DRAFT, *([ONE_RANK] if quality.settings.tp == 1 else [])]
     if quality.layers is None:
         notes.append("the weights were not compared")
     return _made(
@@ -48,7 +48,9 @@ def quality_receipt(quality: Quality) -> Receipt:
             "candidate": form_identity(quality.candidate),
             "machine": machine(quality.settings.device),
             "text": quality.text,
+            "ranks": quality.ranks,
             "repeat": asdict(quality.repeat),
+            "candidate_repeat": asdict(quality.candidate_repeat) if quality.candidate_repeat else None,
             "figures": quality.figures,
             "worst": quality.worst,
             "layers": quality.layers.as_dict() if quality.layers is not None else None,

@@ -10,6 +10,7 @@ from torch import Tensor
 from intarsia.core.progress import SILENT, Progress
 from intarsia.core.rows import pad_rows
 from intarsia.evidence.quality.windows import Window
+from intarsia.groups.group import SINGLE, Group
 from intarsia.kernels.linear import linear
 from intarsia.kernels.rows import Piece, rows_of
 from intarsia.kernels.weights import Weight
@@ -21,6 +22,9 @@ from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
 class Capture:
     """Final-normed hidden rows [T, D] of every window, and the head that makes logits of them.
 
+    On several ranks the head is this rank's part of the vocabulary, `parts` are all ranks' counts of tokens,
+    and logits are made by all ranks together.
+
     Hidden rows are a fraction of the logits, so that one model after another can be in memory and the whole
     vocabulary is still compared. `digests` holds a hash of the residual streams a layer left, layer by layer,
     of the windows that were watched.
@@ -30,12 +34,15 @@ class Capture:
     vocab_size: int
     hidden: tuple[Tensor, ...]
     digests: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    group: Group = SINGLE
+    parts: tuple[int, ...] = ()
 
     @torch.inference_mode()
     def logits(self, window: int, rows: slice) -> Tensor:
         """Logits float32 [n, V] of some rows of a window, the same bits as running the window whole."""
         part = self.hidden[window][rows]
-        return linear(pad_rows(part), self.head, out_dtype=torch.float32)[: part.shape[0]]
+        logits = linear(pad_rows(part), self.head, out_dtype=torch.float32)
+        return self.group.gather_columns(logits, self.parts)[: part.shape[0]]
 
 
 @torch.inference_mode()
@@ -60,7 +67,10 @@ def capture(
             if len(digests) < watched:
                 digests.append(digest)
             phase.advance(len(window.tokens))
-    return Capture(model.weights.head, model.config.vocab_size, tuple(hidden), tuple(digests))
+    parts = tuple(len(part) for part in model.vocabulary)
+    return Capture(
+        model.weights.head, model.config.vocab_size, tuple(hidden), tuple(digests), model.group, parts
+    )
 
 
 def run_window(

@@ -37,12 +37,10 @@ class WindowScores:
 
 def score_windows(base: Capture, candidate: Capture, windows: Sequence[Window]) -> Iterator[WindowScores]:
     """Scores window by window; logits exist for some rows at a time only. Raises NumbersError."""
-    rows = max(16, BLOCK_BYTES // (8 * base.vocab_size) // 16 * 16)
     for index, window in enumerate(windows):
         targets = window.targets()
         parts = []
-        for begin in range(0, len(window.tokens), rows):
-            block = slice(begin, min(begin + rows, len(window.tokens)))
+        for block in blocks(len(window.tokens), base.vocab_size):
             ours, theirs = base.logits(index, block), candidate.logits(index, block)
             for side, logits in (("base", ours), ("candidate", theirs)):
                 if not bool(torch.isfinite(logits).all()):
@@ -52,6 +50,21 @@ def score_windows(base: Capture, candidate: Capture, windows: Sequence[Window]) 
             parts.append(compare_rows(ours, theirs, targets[block]))
         joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
         yield WindowScores(joined[0], joined[1][:-1], joined[2][:-1], joined[3], joined[4])
+
+
+def blocks(length: int, vocab_size: int) -> Iterator[slice]:
+    """Rows of a window whose logits exist at once; equal on all ranks."""
+    rows = max(16, BLOCK_BYTES // (8 * vocab_size) // 16 * 16)
+    for begin in range(0, length, rows):
+        yield slice(begin, min(begin + rows, length))
+
+
+def help_to_score(captures: Sequence[Capture], windows: Sequence[Window]) -> None:
+    """This rank's part of another rank's `score_windows`: its share of every logit, in the same order."""
+    for index, window in enumerate(windows):
+        for block in blocks(len(window.tokens), captures[0].vocab_size):
+            for capture in captures:
+                capture.logits(index, block)
 
 
 def compare_rows(base: Tensor, candidate: Tensor, targets: Tensor) -> tuple[Numbers, ...]:

@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,14 @@ from intarsia.evidence.forms import Form, require_equal_sources, tokenizer_of
 from intarsia.evidence.quality.capture import Capture, capture
 from intarsia.evidence.quality.documents import Corpus, read_corpus
 from intarsia.evidence.quality.figures import figures, worst_positions
-from intarsia.evidence.quality.kld import score_windows
+from intarsia.evidence.quality.kld import help_to_score, score_windows
 from intarsia.evidence.quality.layer_error import LayerErrors, layer_errors
+from intarsia.evidence.quality.ranks import Ranks
 from intarsia.evidence.quality.repeat import Repeat, check_repeat
 from intarsia.evidence.quality.settings import QualitySettings
 from intarsia.evidence.quality.windows import RULE, Window, WindowPlan, cut_windows, windows_hash
+from intarsia.groups.group import SINGLE, Group
+from intarsia.loading.arrange import arrange
 
 HELD_OUT = DEMO / "heldout.txt"
 
@@ -39,6 +42,8 @@ class Quality:
     figures: dict[str, Any]
     worst: list[dict[str, Any]]
     layers: LayerErrors | None = field(repr=False)
+    ranks: list[dict[str, Any]]
+    candidate_repeat: Repeat | None = None
 
     @property
     def text(self) -> dict[str, Any]:
@@ -55,6 +60,44 @@ class Quality:
         }
 
 
+@dataclass(frozen=True)
+class Task:
+    """A comparison that can be made: forms that fit each other, and text that fills the windows."""
+
+    base: Form
+    candidate: Form
+    settings: QualitySettings
+    tokenizer: Tokenizer
+    corpus: Corpus
+    windows: tuple[Window, ...]
+
+
+def prepare(
+    base: Form,
+    candidate: Form,
+    text: str | os.PathLike[str] | None = None,
+    settings: QualitySettings | None = None,
+) -> Task:
+    """Everything that can be refused before a weight is read, or another rank is met.
+
+    The demo's held-out text is read when the base is the demo and no text is given. Raises
+    UnequalSourcesError, TextError, and UsageError for windows longer than the models' own.
+    """
+    settings = settings or QualitySettings()
+    require_equal_sources(base, candidate)
+    tokenizer = tokenizer_of(base)
+    corpus = read_corpus(text if text is not None else default_text(base), tokenizer)
+    windows = cut_windows(corpus, WindowPlan.parse(settings.tokens))
+    limit = min(arrange(form.checkpoint).config.max_position_embeddings for form in (base, candidate))
+    if len(windows[0].tokens) > limit:
+        raise UsageError(
+            "tokens",
+            found=f"windows of {len(windows[0].tokens):,} tokens",
+            expected=f"at most {limit:,}, the model's own limit",
+        )
+    return Task(base, candidate, settings, tokenizer, corpus, windows)
+
+
 def measure_quality(
     base: Form,
     candidate: Form,
@@ -64,52 +107,83 @@ def measure_quality(
     layers: bool = True,
     progress: Progress = SILENT,
 ) -> Quality:
-    """KLD, likelihood and agreement of `candidate` against `base`, teacher-forced over `text`.
+    """KLD, likelihood and agreement of `candidate` against `base`, teacher-forced over `text`, on one rank.
 
-    The demo's held-out text is read when the base is the demo and no text is given. One model is in memory at
-    a time, and the hidden rows of all windows. Raises UnequalSourcesError, TextError, RepeatError before
-    anything is compared, and NumbersError.
+    One model is in memory at a time, and the hidden rows of all windows. Raises what `prepare` raises,
+    RepeatError before anything is compared, and NumbersError.
     """
-    settings = settings or QualitySettings()
+    task = prepare(base, candidate, text, settings)
+    tp = task.settings.tp
+    alone = Ranks(SINGLE, task.settings)
+    found = measure_on(alone, task, layers=layers, progress=progress) if tp == 1 else None
+    if found is None:
+        raise UsageError("tp", found=f"{tp}", expected="1", action="call measure_on on every rank")
+    return found
+
+
+def measure_on(
+    ranks: Ranks, task: Task, *, layers: bool = True, progress: Progress = SILENT
+) -> Quality | None:
+    """`measure_quality` on ranks that have met; None on every rank but the first, which has the outcome.
+
+    What runs on several ranks is read twice too. Raises RanksDifferError for ranks started otherwise.
+    """
+    settings, windows = task.settings, task.windows
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    require_equal_sources(base, candidate)
-    tokenizer = tokenizer_of(base)
-    corpus = read_corpus(text if text is not None else default_text(base), tokenizer)
-    windows = cut_windows(corpus, WindowPlan.parse(settings.tokens))
-    errors = layer_errors(base, candidate, progress=progress) if layers else None
-    first, repeat = _base(base, windows, settings, progress)
-    second = _candidate(candidate, windows, settings, progress)
-    scores = list(score_windows(first, second, windows))
-    worst = [_with_text(row, tokenizer) for row in worst_positions(windows, scores)]
-    found = figures(windows, scores, settings.seed)
-    return Quality(base, candidate, settings, corpus, windows, repeat, found, worst, errors)
+    progress = ranks.watched(progress)
+    ranks.agree(windows)
+    errors = layer_errors(task.base, task.candidate, progress=progress) if layers and ranks.leads else None
+    first = _read(task.base, "base", ranks, ranks.base_group, windows, progress) if ranks.runs_base else None
+    ranks.reached("the base has been read")
+    second = _read(task.candidate, "candidate", ranks, ranks.group, windows, progress)
+    described = ranks.described()
+    if first is None or first.repeat is None or not ranks.leads:
+        help_to_score([read.capture for read in (first, second) if read is not None], windows)
+        return None
+    scores = list(score_windows(first.capture, second.capture, windows))
+    return Quality(
+        _labelled(task.base, settings.base_tp),
+        _labelled(task.candidate, settings.tp),
+        settings,
+        task.corpus,
+        windows,
+        first.repeat,
+        figures(windows, scores, settings.seed),
+        [_with_text(row, task.tokenizer) for row in worst_positions(windows, scores)],
+        errors,
+        described,
+        second.repeat,
+    )
 
 
-def _base(
-    form: Form, windows: Sequence[Window], settings: QualitySettings, progress: Progress
-) -> tuple[Capture, Repeat]:
-    model = form.load(settings.device, settings.dtype, progress=progress)
-    if len(windows[0].tokens) > model.config.max_position_embeddings:
-        raise UsageError(
-            "tokens",
-            found=f"windows of {len(windows[0].tokens):,} tokens",
-            expected=f"at most {model.config.max_position_embeddings:,}, the model's own limit",
-        )
-    watched = windows[: settings.repeat_windows]
-    first = capture(model, windows, watched=len(watched), name="base", progress=progress)
-    again = capture(model, watched, watched=len(watched), name="base again", progress=progress)
-    repeat = check_repeat(first, again, watched, model.config)
+@dataclass(frozen=True)
+class _Read:
+    """The hidden rows of a form, and what reading the first windows again gave, if they were."""
+
+    capture: Capture
+    repeat: Repeat | None
+
+
+def _read(
+    form: Form, name: str, ranks: Ranks, group: Group, windows: Sequence[Window], progress: Progress
+) -> _Read:
+    """All windows through a form; the first of them twice if it is the base, or on several ranks."""
+    settings = ranks.settings
+    model = form.load(ranks.device, settings.dtype, group=group, progress=progress)
+    watched = windows[: settings.repeat_windows] if name == "base" or group.ranks > 1 else ()
+    first = capture(model, windows, watched=len(watched), name=name, progress=progress)
+    repeat = None
+    if watched:
+        again = capture(model, watched, watched=len(watched), name=f"{name} again", progress=progress)
+        repeat = check_repeat(first, again, watched, model.config, name)
     del model
     gc.collect()
-    return first, repeat
+    return _Read(first, repeat)
 
 
-def _candidate(
-    form: Form, windows: Sequence[Window], settings: QualitySettings, progress: Progress
-) -> Capture:
-    model = form.load(settings.device, settings.dtype, progress=progress)
-    return capture(model, windows, name="candidate", progress=progress)
+def _labelled(form: Form, ranks: int) -> Form:
+    return replace(form, label=f"{form.label} on {ranks} ranks") if ranks > 1 else form
 
 
 def default_text(base: Form) -> str:

@@ -14,7 +14,7 @@ from intarsia.families.glm5_next.config import Glm5NextConfig
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What running the base again gave: the largest magnitude of KLD, which is 0, and equal first choices."""
+    """What running a form again gave: the largest magnitude of KLD, which is 0, and equal first choices."""
 
     windows: int
     positions: int
@@ -22,7 +22,9 @@ class Repeat:
     top1: float
 
 
-def check_repeat(first: Capture, again: Capture, windows: Sequence[Window], config: Glm5NextConfig) -> Repeat:
+def check_repeat(
+    first: Capture, again: Capture, windows: Sequence[Window], config: Glm5NextConfig, name: str = "base"
+) -> Repeat:
     """Compare two runs of one model, both watched on `windows`.
 
     Raises RepeatError naming the first layer that left other residual streams, and how far the logits went.
@@ -36,9 +38,9 @@ def check_repeat(first: Capture, again: Capture, windows: Sequence[Window], conf
             layer for layer, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]
         ]
         if differing:
-            raise _refused(f"window {window.index}, {describe_layer(config, differing[0])}", largest)
+            raise _refused(name, f"window {window.index}, {describe_layer(config, differing[0])}", largest)
     if largest or not agree.all():
-        raise _refused("the head", largest)
+        raise _refused(name, "the head", largest)
     return Repeat(len(windows), len(kld), largest, float(agree.mean()))
 
 
@@ -49,10 +51,11 @@ def describe_layer(config: Glm5NextConfig, layer: int) -> str:
     return f"layer {layer} ({attention} attention, {feed_forward} feed-forward)"
 
 
-def _refused(where: str, largest: float) -> RepeatError:
+def _refused(name: str, where: str, largest: float) -> RepeatError:
     return RepeatError(
         f"repeat: {where}",
-        found=f"other numbers in a second run of the base; the logits then differ by a KLD of {largest:.3g}",
+        found=f"other numbers in a second run of the {name}; the logits then differ by a KLD of "
+        f"{largest:.3g}",
         expected="the same bits",
         action="turn off what is not deterministic there, then measure again",
     )

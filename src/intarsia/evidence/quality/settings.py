@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from intarsia.core.config import LoadSettings, check_integer
+from intarsia.core.config import EngineSettings, LoadSettings, check_integer
 from intarsia.core.errors import UsageError
 
 
@@ -17,12 +17,42 @@ class QualitySettings(LoadSettings):
     """Windows that the base reads twice; both times must give the same bits."""
     seed: int = 0
     """Seed of the bootstrap."""
+    tp: int = 1
+    """Ranks the candidate is spread over; on one host they are started together."""
+    base_tp: int = 1
+    """Ranks the base is spread over: 1, or as many as the candidate."""
+    rank: int | None = None
+    """Which of the ranks this is, where each is started by itself; else they are started here."""
+    master: str = EngineSettings.master
+    """Address at which the ranks meet: that of rank 0."""
+    master_port: int = EngineSettings.master_port
+    """Port at which the ranks meet."""
+    rank_timeout: float = EngineSettings.rank_timeout
+    """Seconds a rank waits for another one before it counts as lost."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.rank_settings()  # wrong values are refused before anything is loaded
+        if self.base_tp not in (1, self.tp):
+            expected = "1" if self.tp == 1 else f"1 or {self.tp}, as many as the candidate"
+            raise UsageError("base_tp", found=f"{self.base_tp}", expected=expected)
         match = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,6})", self.tokens)
         if match is None or int(match[2]) < 2:
             expected = "windows x tokens, such as 16x1024, of 2 tokens or more"
             raise UsageError("tokens", found=f"{self.tokens!r}", expected=expected)
         check_integer("repeat_windows", self.repeat_windows, 1)
         check_integer("seed", self.seed, 0, 2**63)
+
+    def rank_settings(self) -> EngineSettings:
+        """What the ranks must know to meet."""
+        return EngineSettings(
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            drafts=0,
+            tp=self.tp,
+            rank=self.rank,
+            master=self.master,
+            master_port=self.master_port,
+            rank_timeout=self.rank_timeout,
+        )
