@@ -8,7 +8,7 @@ import torch
 
 from intarsia import checkpoint as checkpoints
 from intarsia.checkpoint import AuditReport, Checkpoint, Summary, open_checkpoint
-from intarsia.core.config import DataType, EngineSettings, GenerationSettings
+from intarsia.core.config import CacheType, DataType, EngineSettings, GenerationSettings
 from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.generate import Generation
@@ -86,6 +86,7 @@ def load(
     device: str | torch.device = "cpu",
     dtype: DataType = "float32",
     *,
+    kv_cache_dtype: CacheType = "auto",
     manifest: Manifest | None = None,
     budget: int | None = None,
     receipt: Path | None = None,
@@ -94,10 +95,11 @@ def load(
 ) -> Glm5NextModel:
     """Load a network with its weights as stored; `model.logits(tokens)` gives float32 [T, vocabulary].
 
-    `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations. With a
-    `manifest` the modules it names are converted while they are read; `budget` and `receipt` are those of
-    `load_weights`. Nothing is read before every tensor is known to be there in the right shape and format.
-    With a `group` of several ranks this rank's share is loaded, and all ranks must run the same rows.
+    `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations,
+    `kv_cache_dtype` the form of cached latents ("auto": the same). With a `manifest` the modules it names are
+    converted while they are read; `budget` and `receipt` are those of `load_weights`. Nothing is
+    read before every tensor is known to be there in the right shape and format. With a `group` of several
+    ranks this rank's share is loaded, and all ranks must run the same rows.
 
     Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
     """
@@ -113,7 +115,14 @@ def load(
         progress=WatchedProgress(progress, own_status(group.rank)),
     )
     group.barrier("all have loaded")
-    return Glm5NextModel(arrangement.config, weights, dtype=getattr(torch, dtype), device=place, group=group)
+    return Glm5NextModel(
+        arrangement.config,
+        weights,
+        dtype=getattr(torch, dtype),
+        device=place,
+        group=group,
+        latents=kv_cache_dtype,
+    )
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
@@ -141,7 +150,14 @@ def load_text_model(
     assets = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
     place = rank_device(settings, place)
     group = join(settings, arrangement, place)
-    model = load(arrangement, place, settings.dtype, group=group, progress=progress)
+    model = load(
+        arrangement,
+        place,
+        settings.dtype,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        group=group,
+        progress=progress,
+    )
 
     def make_runner(window: int, drafts: int) -> Runner:
         return ModelRunner(model, window=window, max_drafts=drafts)

@@ -85,6 +85,7 @@ class HashNetwork:
         config = Glm5NextConfig.from_checkpoint_config(tiny_config(vocab_size=128))
         self.config = replace(config, vocab_size=VOCAB, max_position_embeddings=window)
         self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.latents = "auto"
         self.group = SingleRank()
         self.weights = SimpleNamespace(mtp=object() if mtp else None)
         self.blind = 0

@@ -133,7 +133,7 @@ def assert_clean(engine: Engine, failed_steps: int = 0) -> None:
     assert loop.idle
     assert loop.places.free == engine.settings.streams
     assert torch.equal(loop.state.page_table, torch.full_like(loop.state.page_table, loop.state.null_page))
-    assert not loop.state.latents[:, loop.state.null_page].any()
+    assert not any(cache[:, loop.state.null_page].float().any() for cache in loop.state.paged)
     loop.store.clear()
     assert loop.store.nbytes == 0
     assert len(loop.store) == 0

@@ -1,10 +1,12 @@
 """Latent attention in absorbed form against plain softmax attention in double precision."""
 
+import math
+
 import pytest
 import torch
 
 from intarsia import formats
-from intarsia.kernels.mla import absorb_keys, attend, expand_values
+from intarsia.kernels.mla import absorb_keys, attend, encode_latents, expand_values, write_latents
 from intarsia.kernels.paging import write_rows
 from tests.kernels.steps import padded, page_table, randn, step
 
@@ -148,3 +150,42 @@ def test_bits_of_a_row_do_not_depend_on_the_rows_around_it(row, before):
     chosen = padded(selected[part].float(), -1.0).int()
     got = attend(padded(q[part]), cache, chosen, step((0, first, row + 1 - first)), SCALE)
     assert torch.equal(got[row - first], whole[row])
+
+
+def test_fp8_latents_take_the_smallest_power_of_two_that_holds_the_row():
+    tops = [448, 448.001, 224, 224.5, 1, 1e-30, 3e38, 2.0**-120, 0]
+    latents = torch.tensor(tops).unsqueeze(1) * torch.linspace(-1, 1, LATENT)
+    codes, scales = encode_latents(latents)
+    for row, scale in zip(latents, scales.tolist(), strict=True):
+        top = float(row.abs().max())
+        assert scale == 2.0 ** round(math.log2(scale))
+        assert top <= 448 * scale
+        assert top > 224 * scale or (top == 0 and scale == 1)
+    error = (codes.double() * scales.double()[:, None] - latents.double()).abs()
+    # Half a unit in the last of three fraction bits, or half the smallest code.
+    assert (error <= torch.maximum(latents.double().abs() / 16, scales.double()[:, None] * 2**-10)).all()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_visible_in_fp8(bad):
+    latents = randn(2, LATENT)
+    latents[1, 5] = bad
+    codes, scales = encode_latents(latents)
+    decoded = codes.float() * scales[:, None]
+    assert decoded[0].isfinite().all()
+    assert decoded[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_over_fp8_latents_is_that_over_what_they_decode_to(dtype):
+    latents, q = randn(LENGTH, LATENT).to(dtype), randn(LENGTH, HEADS, LATENT, seed=3).to(dtype)
+    rows = step((0, 0, LENGTH), table=page_table(1, 8, (5, 0, 7, 2, 1, 6, 3, 4)))
+    codes = torch.zeros(9, PAGE, LATENT, dtype=torch.float8_e4m3fn)
+    scales = torch.full((9, PAGE), torch.nan)
+    write_latents(codes, scales, padded(latents), rows)
+    assert not codes[-1].float().any()
+    own, powers = encode_latents(latents)
+    decoded = cache_of(own.float() * powers[:, None], rows, 8)
+    selected = torch.cat([selection(), torch.full((14, 20), -1, dtype=torch.int32)])
+    got = attend(padded(q), codes, selected, rows, SCALE, scales)
+    assert torch.equal(got, attend(padded(q), decoded, selected, rows, SCALE))

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import inventory
 from intarsia.families.glm5_next.runtime import RuntimeModule, runtime_modules
@@ -125,11 +126,15 @@ def _stack(module: RuntimeModule, tensors: dict[str, Tensor]) -> Tensor:
 
 
 def network(
-    config: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    dtype: torch.dtype = torch.float32,
+    latents: CacheType = "auto",
 ) -> Glm5NextModel:
     """Our network over the same tensors on the CPU."""
     parsed = Glm5NextConfig.from_checkpoint_config(config)
-    return Glm5NextModel(parsed, runtime_weights(parsed, tensors), dtype=dtype, device="cpu")
+    weights = runtime_weights(parsed, tensors)
+    return Glm5NextModel(parsed, weights, dtype=dtype, device="cpu", latents=latents)
 
 
 def difference(got: Tensor, expected: Tensor) -> float:

@@ -102,17 +102,18 @@ def test_a_manifest_plans_what_its_conversion_stores(checkpoint, converted):
     assert result.exported_bytes + exceptions == sum(e.nbytes for e in converted.tensors.values())
 
 
-@pytest.mark.parametrize(("streams", "context"), [(1, 512), (3, 1000)])
-def test_cache_bytes_are_what_the_network_allocates(checkpoint, streams, context):
+@pytest.mark.parametrize(("streams", "context", "latents"), [(1, 512, "auto"), (3, 1000, "fp8")])
+def test_cache_bytes_are_what_the_network_allocates(checkpoint, streams, context, latents):
     config = Glm5NextConfig.from_checkpoint_config(checkpoint.config)
     pages = streams * -(-context // 512)
     settings = StateSettings(streams=streams, window=context, pages=pages, page=512, step_rows=4)
-    state = State(config, settings, dtype=torch.bfloat16, device="meta")
-    planned = plan(checkpoint, context=context, streams=streams).ranks[0].caches
+    state = State(config, settings, dtype=torch.bfloat16, device="meta", latents=latents)
+    planned = plan(checkpoint, context=context, streams=streams, kv_cache_dtype=latents).ranks[0].caches
     assert planned.total == state.nbytes
     heads = [linear_heads(config, 3, rank) for rank in range(3)]
     assert sum(heads) == config.linear_num_heads
-    assert cache_bytes(config, context=context, streams=streams, heads=heads[0]).paged == planned.paged
+    first = cache_bytes(config, context=context, streams=streams, heads=heads[0], latents=latents)
+    assert first.paged == planned.paged
 
 
 def test_the_largest_window_is_a_page_short_of_too_much(real, spark):

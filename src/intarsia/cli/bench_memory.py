@@ -10,7 +10,7 @@ from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
-from intarsia.core.config import LoadSettings, check_integer
+from intarsia.core.config import CacheType, LoadSettings, check_integer
 
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")]
 
@@ -27,6 +27,8 @@ class BenchMemory(LoadSettings):
     """Streams whose caches are counted."""
     context: int = 4096
     """Tokens of each."""
+    kv_cache_dtype: CacheType = "auto"
+    """How cached latents are stored: auto in the type of activations, bfloat16, or fp8."""
     report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder for the receipt and the page; made if it is not there."""
     json: bool = False
@@ -50,6 +52,7 @@ class BenchMemory(LoadSettings):
             dtype=self.dtype,
             streams=self.streams,
             context=self.context,
+            kv_cache_dtype=self.kv_cache_dtype,
             progress=terminal_progress(),
         )
         if self.json:

@@ -10,7 +10,7 @@ from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, printable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
-from intarsia.core.config import LoadSettings
+from intarsia.core.config import CacheType, LoadSettings
 
 if TYPE_CHECKING:
     from intarsia.evidence.checks import CheckReport
@@ -32,6 +32,8 @@ class Check(LoadSettings):
     """Which check."""
     path: CheckpointPath
     """Folder of a checkpoint, or `demo`."""
+    kv_cache_dtype: CacheType = "auto"
+    """How cached latents are stored: auto in the type of activations, bfloat16, or fp8."""
     json: bool = False
     """Print one JSON document."""
 
@@ -43,7 +45,13 @@ class Check(LoadSettings):
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        model = api.load(self.path, self.device, self.dtype, progress=terminal_progress())
+        model = api.load(
+            self.path,
+            self.device,
+            self.dtype,
+            kv_cache_dtype=self.kv_cache_dtype,
+            progress=terminal_progress(),
+        )
         report = CHECKS[self.check](model)
         if self.json:
             empty = [asdict(cell) for cell in report.empty]

@@ -44,6 +44,7 @@ class ReplyOptions(EngineSettings):
             device=self.device,
             dtype=self.dtype,
             threads=self.threads,
+            kv_cache_dtype=self.kv_cache_dtype,
             window=self.window,
             drafts=0 if self.no_drafts else self.drafts,
             tp=self.tp,

@@ -9,6 +9,7 @@ from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
+from intarsia.core.config import CacheType
 
 if TYPE_CHECKING:
     from intarsia.planning.report import Cut, Plan, RankPlan
@@ -33,6 +34,8 @@ class PlanCommand:
     """Tokens of a stream to count caches for."""
     streams: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """Streams at once."""
+    kv_cache_dtype: CacheType = "auto"
+    """How latents are cached: fp8 takes half of the bfloat16 that is counted otherwise."""
     budget: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """Most working memory while converting."""
     device: str = "cpu"
@@ -55,6 +58,7 @@ class PlanCommand:
             "device_memory": _size("--device-memory", self.device_memory),
             "context": self.context,
             "streams": self.streams,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "budget": _size("--budget", self.budget),
             "device": self.device,
             "compressed_scales": self.compressed_scales,
@@ -67,6 +71,7 @@ class PlanCommand:
             device_memory=_size("--device-memory", self.device_memory),
             context=self.context,
             streams=self.streams,
+            kv_cache_dtype=self.kv_cache_dtype,
             budget=_size("--budget", self.budget),
             device=self.device,
             compressed_scales=self.compressed_scales,

@@ -11,6 +11,8 @@ from intarsia.core.errors import UsageError
 
 Device = str
 DataType = Literal["float32", "bfloat16"]
+CacheType = Literal["auto", "bfloat16", "fp8"]
+CACHE_TYPES: tuple[CacheType, ...] = ("auto", "bfloat16", "fp8")
 
 # Below this a division by the temperature would leave float32 logits no room; 0 means greedy.
 SMALLEST_TEMPERATURE = 1e-4
@@ -147,6 +149,9 @@ class EngineSettings(LoadSettings):
     """Largest number of tokens of prompt and reply together; the model's own limit without a number."""
     drafts: int = 3
     """Most tokens guessed ahead in a step by the model's MTP layer; 0 turns drafting off."""
+    kv_cache_dtype: CacheType = "auto"
+    """How cached latents are stored: auto in the type of activations, bfloat16, or fp8, which takes half of
+    bfloat16. Anything narrower than activations loses precision."""
     tp: int = 1
     """Ranks the model is spread over; on one host they are started together."""
     rank: int | None = None
@@ -168,3 +173,9 @@ class EngineSettings(LoadSettings):
         if self.window is not None:
             check_integer("window", self.window, 2)
         check_integer("drafts", self.drafts, 0, 64)
+        if self.kv_cache_dtype not in CACHE_TYPES:
+            raise UsageError(
+                "kv_cache_dtype",
+                found=f"{self.kv_cache_dtype!r}",
+                expected=f"one of {', '.join(CACHE_TYPES)}",
+            )

@@ -49,7 +49,7 @@ class Engine:
         the settings do not fit.
         """
         self.settings = settings
-        self.capacity: Capacity = plan_capacity(model.config, settings, model.dtype)
+        self.capacity: Capacity = plan_capacity(model.config, settings, model.dtype, model.latents)
         self.loop = StepLoop(
             model, settings, self.capacity, costs=costs, source=source, clock=clock, watch=watch
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from intarsia.core.config import CacheType
 from intarsia.engine.errors import CapacityError
 from intarsia.engine.settings import StreamSettings
 from intarsia.families.glm5_next.config import Glm5NextConfig
@@ -45,12 +46,18 @@ class Capacity:
 
 
 def state_sizes(
-    config: Glm5NextConfig, *, window: int, page: int, step_rows: int, dtype: torch.dtype
+    config: Glm5NextConfig,
+    *,
+    window: int,
+    page: int,
+    step_rows: int,
+    dtype: torch.dtype,
+    latents: CacheType = "auto",
 ) -> StateSizes:
     """Read the sizes off caches without memory behind them."""
     settings = StateSettings(streams=1, window=window, pages=0, page=page, step_rows=step_rows)
-    state = State(config, settings, dtype=dtype, device="meta")
-    null_page = state.latents.nbytes + state.pooled.nbytes
+    state = State(config, settings, dtype=dtype, device="meta", latents=latents)
+    null_page = state.paged_bytes
     rings = state.window.nbytes + state.tail.nbytes
     hidden = config.hidden_size * dtype.itemsize
     return StateSizes(
@@ -61,8 +68,10 @@ def state_sizes(
     )
 
 
-def plan_capacity(config: Glm5NextConfig, settings: StreamSettings, dtype: torch.dtype) -> Capacity:
-    """The pool and streams that `settings` ask for.
+def plan_capacity(
+    config: Glm5NextConfig, settings: StreamSettings, dtype: torch.dtype, latents: CacheType = "auto"
+) -> Capacity:
+    """The pool and streams that `settings` ask for, `latents` stored as the network does it.
 
     Raises CapacityError when a whole window does not fit the pool, or the streams' fixed state and one
     window do not fit the bytes given; it names the largest window or stream count that does.
@@ -77,7 +86,14 @@ def plan_capacity(config: Glm5NextConfig, settings: StreamSettings, dtype: torch
             expected=f"at most {limit}, the model's own limit",
             action="use a smaller window",
         )
-    sizes = state_sizes(config, window=window, page=settings.page, step_rows=settings.step_rows, dtype=dtype)
+    sizes = state_sizes(
+        config,
+        window=window,
+        page=settings.page,
+        step_rows=settings.step_rows,
+        dtype=dtype,
+        latents=latents,
+    )
     pages = _pages(settings, window, sizes)
     state = StateSettings(settings.streams, window, pages, settings.page, settings.step_rows)
     return Capacity(state, sizes)

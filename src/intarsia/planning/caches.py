@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import TEXT
 from intarsia.families.glm5_next.split import shares, split_rule
@@ -39,19 +40,24 @@ def cache_bytes(
     streams: int,
     heads: int,
     element: int = 2,
+    latents: CacheType = "auto",
     page: int = PAGE,
     step_rows: int = STEP_ROWS,
 ) -> CacheBytes:
     """Caches of `streams` sequences of up to `context` tokens on a rank with `heads` linear-attention heads.
 
-    `element` is the bytes of a cached latent, key or column (BF16: 2); delta-rule state is float32, a copy
-    for each of `step_rows` rows of a step. Whole pages, and the null page.
+    `element` is the bytes of a cached latent, key or column (BF16: 2), where `latents` does not say otherwise
+    of latents; delta-rule state is float32, a copy for each of `step_rows` rows of a step. Whole pages, and
+    the null page.
     """
     latent_layers = len(config.mla_layers) + config.num_nextn_predict_layers
     linear_layers = len(config.kda_layers)
     window_pages = -(-context // page)
     pages = streams * window_pages + 1
-    token = config.kv_lora_rank * page + config.index_head_dim * (page // config.index_kpool)
+    # FP8 rows carry a float32 scale each.
+    width = config.kv_lora_rank
+    latent = {"bfloat16": 2 * width, "fp8": width + _FLOAT32}.get(latents, width * element)
+    page_bytes = page * latent + config.index_head_dim * (page // config.index_kpool) * element
     tail = streams * (config.index_kpool - 1 + step_rows) * 2 * config.index_head_dim
     dim = config.linear_head_dim
     memory = linear_layers * streams * step_rows * heads * dim * dim * _FLOAT32
@@ -59,6 +65,6 @@ def cache_bytes(
     columns = linear_layers * streams * ring * 3 * heads * dim
     tables = streams * (1 + window_pages) * _INT32
     return CacheBytes(
-        paged=latent_layers * pages * token * element,
+        paged=latent_layers * pages * page_bytes,
         fixed=(latent_layers * tail + columns) * element + memory + tables,
     )

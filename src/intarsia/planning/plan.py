@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from intarsia.checkpoint import Checkpoint, Resolution, open_checkpoint, resolve
 from intarsia.checkpoint.completeness import compare
 from intarsia.checkpoint.findings import Findings
+from intarsia.core.config import CacheType
 from intarsia.core.errors import Violation
 from intarsia.families.errors import UnknownTensorError
 from intarsia.families.glm5_next.split import REPLICATE, SplitRule, split_rule
@@ -41,11 +42,12 @@ def plan(
     compressed_scales: bool = False,
     device: str = "cpu",
     budget: int | None = None,
+    kv_cache_dtype: CacheType = "auto",
 ) -> Plan:
     """What loading `checkpoint` takes on each of `ranks` ranks, converted as `manifest` says.
 
     `context` tokens for each of `streams` streams are counted as caches; with `device_memory` (bytes a rank)
-    the largest window that fits is found. `compressed_scales` counts scales that the selection compresses as
+    the largest window that fits is found. Latents count as BF16 unless `kv_cache_dtype` is "fp8". `compressed_scales` counts scales that the selection compresses as
     kept so, with scratch to expand them into. `device` ("cpu" or "cuda") and `budget` are those of the load.
 
     Nothing but headers is read, and a folder's shards may end behind theirs. All violations are in the
@@ -58,7 +60,7 @@ def plan(
     work = _Planner(checkpoint, resolution, source, ranks, Working(device, budget), compressed_scales)
     selection = work.select(manifest)
     work.count(selection)
-    return work.result(manifest, selection, device_memory, context, streams, page, step_rows)
+    return work.result(manifest, selection, device_memory, context, streams, page, step_rows, kv_cache_dtype)
 
 
 def _source(checkpoint: Checkpoint, resolution: Resolution) -> Source:
@@ -170,6 +172,7 @@ class _Planner:
         streams: int,
         page: int,
         step_rows: int,
+        latents: CacheType,
     ) -> Plan:
         """Everything together."""
         peaks = self.loading.peaks(self.found)
@@ -181,7 +184,13 @@ class _Planner:
                 return CacheBytes(0, 0)
             heads = linear_heads(config, self.ranks, rank)
             return cache_bytes(
-                config, context=tokens, streams=streams, heads=heads, page=page, step_rows=step_rows
+                config,
+                context=tokens,
+                streams=streams,
+                heads=heads,
+                page=page,
+                step_rows=step_rows,
+                latents=latents,
             )
 
         rank_plans = tuple(

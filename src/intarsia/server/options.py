@@ -29,7 +29,7 @@ NAMES = {
 FILE_ONLY = frozenset(
     (
         *("threads", "page", "reply_share", "kept_apart", "kept_minimum", "kept_every"),
-        *("header_timeout", "body_timeout", "write_timeout"),
+        *("header_timeout", "body_timeout", "write_timeout", "stall_timeout"),
     )
 )
 MAX_FILE_BYTES = 1 << 20

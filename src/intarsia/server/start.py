@@ -53,7 +53,14 @@ def _engine(
     use_threads(settings.threads, arrangement.config.hidden_size)
     place = rank_device(settings, torch.device(settings.device))
     group = join(settings, arrangement, place)
-    network = api.load(arrangement, place, settings.dtype, group=group, progress=progress)
+    network = api.load(
+        arrangement,
+        place,
+        settings.dtype,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        group=group,
+        progress=progress,
+    )
     end_ids, pieces = ServedModel.end_ids_of(text), text.tokenizer
     if isinstance(group, TorchGroup):
         return RankedEngine(network, settings, group, group.store, end_ids=end_ids, pieces=pieces)

@@ -49,5 +49,5 @@ def restore(state: State, stream: int, snapshot: Snapshot) -> None:
 
 def copy_page(state: State, source: int, target: int) -> None:
     """Copy a page of every paged cache."""
-    state.latents[:, target] = state.latents[:, source]
-    state.pooled[:, target] = state.pooled[:, source]
+    for cache in state.paged:
+        cache[:, target] = cache[:, source]

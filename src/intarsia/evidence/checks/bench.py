@@ -170,5 +170,5 @@ class Bench:
             bool((loop.state.page_table == loop.state.null_page).all()), f"{what}: a page is still mapped"
         )
         null = loop.state.null_page
-        empty = not loop.state.latents[:, null].any() and not loop.state.pooled[:, null].any()
-        require(bool(empty), f"{what}: the null page was written")
+        empty = not any(cache[:, null].float().any() for cache in loop.state.paged)
+        require(empty, f"{what}: the null page was written")

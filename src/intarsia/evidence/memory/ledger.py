@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from intarsia.core.config import DataType
+from intarsia.core.config import CacheType, DataType
 from intarsia.core.progress import SILENT, Progress
 from intarsia.core.receipt import Memory
 from intarsia.evidence.forms import Form
@@ -74,6 +74,7 @@ def measure_memory(
     dtype: DataType = "float32",
     streams: int = 1,
     context: int = 4096,
+    kv_cache_dtype: CacheType = "auto",
     progress: Progress = SILENT,
 ) -> MemoryLedger:
     """Load a form, allocate its caches, and set every owner's bytes against the plan's.
@@ -100,10 +101,16 @@ def measure_memory(
         page=PAGE,
         step_rows=STEP_ROWS,
     )
-    state = Glm5NextModel(config, weights, dtype=getattr(torch, dtype), device=device).new_state(settings)
+    model = Glm5NextModel(config, weights, dtype=getattr(torch, dtype), device=device, latents=kv_cache_dtype)
+    state = model.new_state(settings)
     element = getattr(torch, dtype).itemsize
     caches = cache_bytes(
-        config, context=context, streams=streams, heads=linear_heads(config, 1, 0), element=element
+        config,
+        context=context,
+        streams=streams,
+        heads=linear_heads(config, 1, 0),
+        element=element,
+        latents=kv_cache_dtype,
     )
     predicted = plan(form.checkpoint, form.manifest, device=torch.device(device).type)
     rank = predicted.ranks[0]
@@ -152,5 +159,4 @@ def count_weights(weights: Mapping[str, Weight]) -> dict[tuple[str, str, str], i
 
 def state_bytes(state: State) -> tuple[int, int]:
     """Bytes of the paged caches, and of all others."""
-    paged = state.latents.nbytes + state.pooled.nbytes
-    return paged, state.nbytes - paged
+    return state.paged_bytes, state.nbytes - state.paged_bytes

@@ -30,23 +30,28 @@ def expand_values(latents: Tensor, kv_b: Weight, key_width: int, value_width: in
     ).flatten(1)
 
 
-def attend(q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float) -> Tensor:
+def attend(
+    q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float, latent_scales: Tensor | None = None
+) -> Tensor:
     """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
 
-    cache [pages + 1, page, L]; selected int32 [R, S], token positions of the row's own stream in any order,
+    cache [pages + 1, page, L], its rows times `latent_scales` [pages + 1, page] if given; selected int32 [R, S], token positions of the row's own stream in any order,
     -1 where there is none. Scores, softmax and sums are float32. S is the same for every row and context
     length, so a row's bits do not depend on its neighbours. Padding rows get zeros, whatever `selected` says
     of them.
     """
     flat, page = cache.view(-1, cache.shape[-1]), cache.shape[1]
     out = torch.zeros_like(q)
-    real = int(rows.starts[-1])
+    real = rows.real
     for first in range(0, real, ROW_BLOCK):
         block = slice(first, first + ROW_BLOCK)
         chosen = selected[block].to(torch.int64)
         tables = rows.page_table[rows.streams[block].clamp(min=0).to(torch.int64)].to(torch.int64)
         positions = chosen.clamp(min=0)
-        latents = flat[tables.gather(1, positions // page) * page + positions % page].float()
+        places = tables.gather(1, positions // page) * page + positions % page
+        latents = flat[places].float()
+        if latent_scales is not None:
+            latents = latents * latent_scales.view(-1)[places].unsqueeze(-1)
         scores = torch.bmm(q[block].float(), latents.transpose(1, 2)) * scale
         unseen = (chosen < 0).unsqueeze(1)
         # A row that sees nothing has a softmax of NaN; any other NaN is a fault and must stay visible.

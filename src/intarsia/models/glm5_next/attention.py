@@ -8,9 +8,8 @@ from intarsia.kernels.elementwise import sigmoid
 from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens
 from intarsia.kernels.kda import convolve, gated_norm, log_decay, scan, unit_heads
 from intarsia.kernels.linear import linear
-from intarsia.kernels.mla import absorb_keys, attend, expand_values
+from intarsia.kernels.mla import absorb_keys, attend, expand_values, write_latents
 from intarsia.kernels.norm import layer_norm, rms_norm
-from intarsia.kernels.paging import write_rows
 from intarsia.kernels.rows import Rows
 from intarsia.models.glm5_next.state import KdaCache, MlaCache
 from intarsia.models.glm5_next.weights import IndexerWeights, KdaWeights, MlaWeights
@@ -56,12 +55,12 @@ def mla(
     key, value = config.qk_nope_head_dim, config.v_head_dim
     q_latent = rms_norm(linear(x, w.q_a), w.q_a_norm, config.rms_norm_eps)
     latent = rms_norm(linear(x, w.kv_a), w.kv_a_norm, config.rms_norm_eps)
-    write_rows(cache.latents, latent, rows)
+    write_latents(cache.latents, cache.latent_scales, latent, rows)
     if selected is None:
         selected = select(x, q_latent, w.indexer, config, cache, rows)
     q = linear(q_latent, w.q_b)
     q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)  # this rank's heads
-    attended = attend(q, cache.latents, selected, rows, key**-0.5)
+    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales)
     return linear(expand_values(attended, w.kv_b, key, value), w.o, out_dtype=torch.float32), selected
 
 

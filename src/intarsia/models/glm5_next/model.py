@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import SplitRule, shares, split_rule
 from intarsia.groups.group import SINGLE, Group
@@ -38,8 +39,12 @@ class Glm5NextModel:
         dtype: torch.dtype,
         device: torch.device | str,
         group: Group = SINGLE,
+        latents: CacheType = "auto",
     ) -> None:
-        """Take exactly the weights that families.glm5_next.runtime names; ModelWeightsError otherwise."""
+        """Take exactly the weights that families.glm5_next.runtime names; ModelWeightsError otherwise.
+
+        `latents` says how its caches store latents: in `dtype`, bfloat16, or FP8.
+        """
         self.group = group
         self.vocabulary = shares(split_rule(config, "lm_head"), group.ranks)
         self.linear_heads = len(
@@ -47,6 +52,7 @@ class Glm5NextModel:
         )
         self.config = config
         self.dtype = dtype
+        self.latents = latents
         self.device = torch.device(device)
         self.weights = network_weights(weights, config)
         self._cache_index = {layer: i for i, layer in enumerate(config.kda_layers)}
@@ -55,7 +61,12 @@ class Glm5NextModel:
     def new_state(self, settings: StateSettings) -> State:
         """Empty caches for this network."""
         return State(
-            self.config, settings, dtype=self.dtype, device=self.device, linear_heads=self.linear_heads
+            self.config,
+            settings,
+            dtype=self.dtype,
+            device=self.device,
+            linear_heads=self.linear_heads,
+            latents=self.latents,
         )
 
     def hidden(self, rows: Rows, state: State, watch: Callable[[int, Tensor], None] | None = None) -> Tensor:

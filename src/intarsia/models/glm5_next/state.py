@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.models.errors import StateError
 
 DEFAULT_PAGE = 512
+_LATENTS = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,13 @@ class StateSettings:
 
 @dataclass(frozen=True, slots=True)
 class MlaCache:
-    """One MLA layer: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], tail ring."""
+    """One MLA layer: latents [pages + 1, page, L], pooled keys [pages + 1, page / group, D], tail ring, and
+    the scales [pages + 1, page] of latents in FP8."""
 
     latents: Tensor
     pooled: Tensor
     tail: Tensor
+    latent_scales: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class State:
     """All caches of a network. One tensor a cache family; the last page is the null page.
 
     latents [M, pages + 1, page, L] and pooled [M, pages + 1, page / group, D], M counting the MLA layers and
-    then the MTP layer; tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32;
+    then the MTP layer; latent_scales float32 [M, pages + 1, page], None unless latents are FP8;
+    tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32;
     window [kda layers, streams, ring, channels]; current int32 [streams], the copy that holds a stream's
     committed state; page_table int32 [streams, pages of a window], null where nothing is mapped.
     """
@@ -66,8 +71,10 @@ class State:
         dtype: torch.dtype,
         device: torch.device | str,
         linear_heads: int | None = None,
+        latents: CacheType = "auto",
     ) -> None:
-        """`linear_heads` counts the KDA heads of this rank; None: all of them."""
+        """`linear_heads` counts the KDA heads of this rank, None: all of them; `latents` says how latents are
+        stored, by default in `dtype` as everything else that is not float32."""
         if settings.page % config.index_kpool:
             raise StateError(
                 "page",
@@ -87,7 +94,8 @@ class State:
         def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.latents = zeros(mla, pages, page, config.kv_lora_rank)
+        self.latents = zeros(mla, pages, page, config.kv_lora_rank, dtype=_LATENTS.get(latents, dtype))
+        self.latent_scales = zeros(mla, pages, page, dtype=torch.float32) if latents == "fp8" else None
         self.pooled = zeros(mla, pages, page // config.index_kpool, key)
         self.tail = zeros(mla, streams, ring, 2 * key)
         self.memory = zeros(kda, streams, settings.step_rows, heads, width, width, dtype=torch.float32)
@@ -103,7 +111,8 @@ class State:
 
     def mla(self, index: int) -> MlaCache:
         """Views of the index-th MLA layer; the MTP layer comes after the main ones."""
-        return MlaCache(self.latents[index], self.pooled[index], self.tail[index])
+        scales = None if self.latent_scales is None else self.latent_scales[index]
+        return MlaCache(self.latents[index], self.pooled[index], self.tail[index], scales)
 
     def kda(self, index: int) -> KdaCache:
         """Views of the index-th KDA layer."""
@@ -119,15 +128,18 @@ class State:
         self.current[stream] = rows - 1
 
     @property
+    def paged(self) -> tuple[Tensor, ...]:
+        """The caches that lie in pages, [M, pages + 1, ...] each."""
+        scales = () if self.latent_scales is None else (self.latent_scales,)
+        return (self.latents, self.pooled, *scales)
+
+    @property
+    def paged_bytes(self) -> int:
+        """Bytes of all pages, the null page among them."""
+        return sum(cache.nbytes for cache in self.paged)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all caches."""
-        tensors = (
-            self.latents,
-            self.pooled,
-            self.tail,
-            self.memory,
-            self.window,
-            self.current,
-            self.page_table,
-        )
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        fixed = (self.tail, self.memory, self.window, self.current, self.page_table)
+        return self.paged_bytes + sum(tensor.nbytes for tensor in fixed)
