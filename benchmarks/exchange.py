@@ -1,14 +1,18 @@
 """Time of one exchange of partial sums [rows, width] float32 between GPUs, eager and in a CUDA graph.
 
-    python benchmarks/exchange.py [--ranks 2] [--width 4096]
+    python benchmarks/exchange.py [--ranks 2] [--width 4096] [--tiles 512] [--overlap]
 
-One process a GPU, NCCL all-gather and a sum in rank order, as the network does it twice a layer. Prints a
-JSON line a row count: microseconds a call, the median of 20 groups of 50 calls.
+One process a GPU; gather and sum in rank order, as the network does it twice a layer: by NCCL, and over
+peer memory with programs of so many numbers. Prints a JSON line a row count: microseconds a call, the median
+of 20 groups of 50 calls; `equal` says that both give the same bits. With `--overlap` also a product of
+[rows, width] with [width, width] bfloat16 and its exchange, whole and in four pieces of rows whose exchanges
+run beside the next piece's product.
 """
 
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -16,38 +20,90 @@ import time
 
 import torch
 
+from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
+from intarsia.groups.peer.meet import open_exchange
 
-ROWS = (1, 2, 4, 8, 16, 32, 1024)
-PORT = 29571
+ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
+CALLS = 50
+PROMPT_ROWS = (512, 1024, 2048, 4096)
+PIECES = 4
+RESIDENT = 2048
+"""Programs that a GPU holds at once: more would wait for each other."""
 
 
-def work(rank: int, ranks: int, width: int) -> None:
+def work(rank: int, options: argparse.Namespace) -> None:
     """One rank: times every row count; rank 0 prints."""
     device = torch.device("cuda", rank)
-    place = Place(rank, ranks, "127.0.0.1", PORT, 60.0)
-    group = form(place, open_store(place), device)
+    place = Place(rank, options.ranks, "127.0.0.1", int(os.environ["EXCHANGE_PORT"]), 60.0)
+    store = open_store(place)
+    group = form(place, store, device)
+    if rank == 0 and group.peers is None:
+        print("no exchange over peer memory", file=sys.stderr)
+    group.peers = None
+    ours = {}
+    for tile in map(int, options.tiles.split(",")):
+        # each has counters and buffers of its own
+        prefixed = torch.distributed.PrefixStore(f"tile{tile}", store)
+        most = max(ROWS) * options.width
+        ours[tile] = open_exchange(prefixed, rank, options.ranks, device, timeout=30.0, most=most, tile=tile)
+    generator = torch.Generator(device).manual_seed(rank)
     for rows in ROWS:
-        x = torch.full((rows, width), float(rank), device=device)
-        for _ in range(10):
-            group.sum_in_rank_order(x)
-        eager = timed(lambda x=x: group.sum_in_rank_order(x), 50)
-        graph = torch.cuda.CUDAGraph()
-        captured = None
-        try:
-            with torch.cuda.graph(graph):
-                for _ in range(50):
-                    group.sum_in_rank_order(x)
-            captured = timed(graph.replay, 1) / 50
-        except RuntimeError as error:
-            print(f"no graph: {error}", file=sys.stderr)
+        x = torch.randn((rows, options.width), generator=generator, device=device)
+        line = {"rows": rows, "width": options.width, "ranks": options.ranks}
+        line |= figures("nccl", group.sum_in_rank_order, x)
+        expected = add_in_order(group.gather(x))
+        for tile, exchange in ours.items():
+            if exchange is not None and rows * options.width <= RESIDENT * tile:
+                equal = torch.equal(exchange.sum_in_rank_order(x), expected)
+                line |= figures(f"peer{tile}", exchange.sum_in_rank_order, x) | {f"peer{tile}_equal": equal}
         if rank == 0:
-            print(
-                json.dumps(
-                    {"rows": rows, "width": width, "ranks": ranks, "eager_us": eager, "graph_us": captured}
-                )
-            )
+            print(json.dumps(line), flush=True)
+    if options.overlap:
+        for rows in PROMPT_ROWS:
+            overlap(group, rows, options.width, device)
+    group.barrier("the end")
     torch.cuda.synchronize()
+
+
+def overlap(group, rows: int, width: int, device: torch.device) -> None:
+    """A product and its exchange, whole against in pieces."""
+    x = torch.randn(rows, width, device=device).bfloat16()
+    w = torch.randn(width, width, device=device).bfloat16()
+
+    def product():
+        return (x @ w).float()
+
+    def whole():
+        return group.sum_in_rank_order(product())
+
+    def pieces():
+        waiting = [group.begin_sum((part @ w).float()) for part in x.chunk(PIECES)]
+        return torch.cat([wait() for wait in waiting])
+
+    line = {"rows": rows, "product_us": timed(product, CALLS)}
+    line |= {"whole_us": timed(whole, CALLS), "pieces_us": timed(pieces, CALLS)}
+    line["equal"] = torch.equal(whole(), pieces())
+    if group.rank == 0:
+        print(json.dumps(line), flush=True)
+
+
+def figures(name: str, call, x) -> dict[str, float | None]:
+    """Microseconds of `call(x)` from Python and in a graph."""
+    for _ in range(10):
+        call(x)
+    eager = timed(lambda: call(x), CALLS)
+    captured = None
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(CALLS):
+                call(x)
+        graph.replay()
+        captured = round(timed(graph.replay, 1) / CALLS, 2)
+    except RuntimeError as error:
+        print(f"no graph: {error}", file=sys.stderr)
+    return {f"{name}_us": eager, f"{name}_graph_us": captured}
 
 
 def timed(call, count: int) -> float:
@@ -69,13 +125,18 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--tiles", default="512")
+    parser.add_argument("--overlap", action="store_true")
     options = parser.parse_args()
     rank = os.environ.get("EXCHANGE_RANK")
     if rank is not None:
-        work(int(rank), options.ranks, options.width)
+        work(int(rank), options)
         return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    environment = os.environ | {"EXCHANGE_PORT": port}
     started = [
-        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"EXCHANGE_RANK": str(number)})
+        subprocess.Popen([sys.executable, *sys.argv], env=environment | {"EXCHANGE_RANK": str(number)})
         for number in range(options.ranks)
     ]
     sys.exit(max(process.wait() for process in started))

@@ -1,6 +1,6 @@
 """What a network asks of the ranks it runs on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +15,10 @@ class Group(Protocol):
 
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each."""
+        ...
+
+    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+        """Begin such a sum; the call of the result waits for it. What is computed in between overlaps."""
         ...
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -43,6 +47,10 @@ class SingleRank:
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The sum itself."""
         return partial
+
+    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+        """The sum itself."""
+        return lambda: partial
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensor itself."""

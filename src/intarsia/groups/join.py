@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 
 from intarsia.groups.errors import RankMissingError, RendezvousError
+from intarsia.groups.peer.meet import open_exchange
 from intarsia.groups.status import LISTEN_FD, SILENT_STATUS, STATUS_FILE, SharedStatus, Status
 from intarsia.groups.torch_group import TorchGroup, seconds
 
@@ -80,8 +81,12 @@ def form(place: Place, store: Any, device: torch.device, status: Status | None =
             expected=f"all ranks within {place.timeout:g} s",
             action="look at the other ranks' logs",
         )
+    patience = exchange_timeout(place)
+    peers = None
+    if device.type == "cuda" and place.ranks > 1:
+        peers = open_exchange(store, place.rank, place.ranks, device, timeout=patience.total_seconds())
     return TorchGroup(
-        backend, device, timeout=exchange_timeout(place), status=status or own_status(place.rank), store=store
+        backend, device, timeout=patience, status=status or own_status(place.rank), store=store, peers=peers
     )
 
 

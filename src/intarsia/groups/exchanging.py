@@ -1,0 +1,138 @@
+"""What all groups of several ranks have in common, whatever carries their exchanges."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from intarsia.core.errors import IntarsiaError
+from intarsia.groups.agreement import Store
+from intarsia.groups.errors import RankLostError, RanksDivergedError
+from intarsia.groups.group import add_in_order, side_by_side
+from intarsia.groups.status import LOST, SILENT_STATUS, Status
+
+T = TypeVar("T")
+Parts = Callable[[], list[Tensor]]
+_LOW_BITS = (1 << 63) - 1
+
+
+class LineError(RuntimeError):
+    """What carries the exchanges failed; `culprit` is the rank to blame, if that is known."""
+
+    def __init__(self, text: str, culprit: int | None = None, states: str = "") -> None:
+        super().__init__(text)
+        self.culprit = culprit
+        self.states = states
+
+
+class RankGroup(ABC):
+    """One rank of several. Partial sums are gathered, then added in order.
+
+    `status` hears of every exchange, so that whoever watches can tell a rank that waits from one that is
+    waited for. Calls raise RankLostError when another rank is gone or does not come in time.
+    """
+
+    def __init__(
+        self, rank: int, ranks: int, device: torch.device, store: Store, status: Status = SILENT_STATUS
+    ) -> None:
+        """`store` carries messages that are no tensors."""
+        self.rank, self.ranks = rank, ranks
+        self.store = store
+        self._device = device
+        self._status = status
+        self.failure: IntarsiaError | None = None
+        """Why no further exchange is possible."""
+
+    @abstractmethod
+    def _start(self, own: Tensor) -> Parts:
+        """Begin to gather a contiguous tensor; the call of the result waits. Both may raise RuntimeError."""
+
+    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
+        """The ranks' float32 partial sums added one after another, rank 0 first."""
+        return self.begin_sum(partial)()
+
+    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+        """Begin such a sum; the call of the result waits for it."""
+        if partial.dtype != torch.float32:
+            raise TypeError(f"partial sums are float32, not {partial.dtype}")
+        parts = self._begin(partial)
+        return lambda: add_in_order(parts())
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, rank 0 first; all of one shape and dtype."""
+        return self._begin(tensor)()
+
+    def _begin(self, tensor: Tensor) -> Parts:
+        if self.failure is not None:
+            raise self.failure
+        parts = self._guarded(lambda: self._start(tensor.contiguous()))
+
+        def finish() -> list[Tensor]:
+            self._status.enter()
+            result = self._guarded(parts)
+            self._status.leave()
+            return result
+
+        return finish
+
+    def _guarded(self, act: Callable[[], T]) -> T:
+        problem: RuntimeError | None = None
+        try:
+            return act()
+        except RuntimeError as error:
+            problem = error
+        raise self.fail(problem)
+
+    def fail(self, problem: RuntimeError) -> IntarsiaError:
+        """The error of an exchange that failed, which every further one will raise too."""
+        words = _first_line(str(problem))
+        self._status.tell(f"{LOST}: {words}")
+        culprit = problem.culprit if isinstance(problem, LineError) else None
+        states = problem.states if isinstance(problem, LineError) else ""
+        self.failure = RankLostError(
+            f"rank {culprit}" if culprit is not None else f"rank {self.rank} of {self.ranks}",
+            found=words if culprit is not None else f"an exchange that failed: {words}",
+            expected="every rank at the same exchange",
+            action=states or "look for the first message of another rank",
+        )
+        return self.failure
+
+    def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
+        """The ranks' columns side by side; narrower ones are padded on the way."""
+        most = max(widths)
+        padded = torch.nn.functional.pad(tensor, (0, most - tensor.shape[1]))
+        return side_by_side(self.gather(padded), widths)
+
+    def barrier(self, what: str) -> None:
+        """Return once every rank is here."""
+        self._status.tell(f"waits for the other ranks: {what}")
+        self.gather(torch.zeros(1, dtype=torch.int64, device=self._device))
+
+    def check_equal(self, what: str, value: int) -> None:
+        """Raise RanksDivergedError unless all ranks say the same value (its low 63 bits are compared)."""
+        self._status.tell(what)
+        own = torch.tensor([value & _LOW_BITS], dtype=torch.int64, device=self._device)
+        values = [int(part) for part in self.gather(own)]
+        if len(set(values)) > 1:
+            found = ", ".join(f"{value:016x} on rank {rank}" for rank, value in enumerate(values))
+            common = max(set(values), key=values.count)
+            odd = [rank for rank, value in enumerate(values) if value != common]
+            self.failure = RanksDivergedError(
+                what,
+                found=found,
+                expected="one value on all ranks",
+                action=_suspects(odd, self.ranks),
+            )
+            raise self.failure
+
+
+def _suspects(odd: Sequence[int], ranks: int) -> str:
+    if len(odd) > (ranks - 1) // 2:
+        return "no majority says which rank is wrong"
+    return "rank " + " and ".join(map(str, odd)) + " differs from the others"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300] if text.strip() else "no reason given"

@@ -1,0 +1,110 @@
+# mypy: ignore-errors
+"""Exchange and sum in one kernel: each number travels with the number of its call, so nothing is fenced.
+
+A rank writes its numbers into a place of its own in every other rank's buffer, eight bytes each: the number
+and the call. It then reads its own buffer until all places hold this call, and adds in rank order. The two
+halves of the buffers take turns: a program that writes call c + 2 has all of call c + 1, which the other
+rank sent after it had read call c.
+"""
+
+import triton
+import triton.language as tl
+
+_PUT = tl.constexpr("""{
+    .reg .b64 word;
+    mov.b64 word, {$2, $3};
+    st.relaxed.sys.global.b64 [$1], word;
+    mov.b32 $0, 0;
+}""")
+_GET = tl.constexpr("""{
+    .reg .b64 word;
+    ld.relaxed.sys.global.b64 word, [$2];
+    mov.b64 {$0, $1}, word;
+}""")
+
+
+WAITING = tl.constexpr(1)
+LATE = tl.constexpr(2)
+
+
+@triton.jit
+def _put(address, number, call):
+    tl.inline_asm_elementwise(
+        _PUT, "=r,l,r,r", [address, number, call], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _get(address):
+    return tl.inline_asm_elementwise(
+        _GET, "=r,=r,l", [address], dtype=(tl.int32, tl.int32), is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _now():
+    return tl.inline_asm_elementwise(
+        "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _waits(seen, stamp, until):
+    """0 once all words of a tile hold this call, else WAITING, or LATE; the same for all threads."""
+    late = (_now() > until).to(tl.int32)
+    return tl.max((seen != stamp).to(tl.int32) * (WAITING + late), 0)
+
+
+@triton.jit(do_not_specialize=["count", "limit"])
+def exchange(
+    partial,
+    out,
+    buffers,
+    calls,
+    failed,
+    count,
+    room,
+    limit,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """out [count] = the sum over ranks of partial [count], float32, rank 0 first.
+
+    buffers int64 [RANKS]: addresses of int32 pairs [2, RANKS, room]. calls int32 [room / TILE]: how often
+    each tile was exchanged. failed int32 [1]: set when another rank's numbers do not come in `limit` ms.
+    """
+    tile = tl.program_id(0)
+    at = tile * TILE + tl.arange(0, TILE)
+    inside = at < count
+    own = tl.load(partial + at, mask=inside, other=0.0)
+    call = tl.load(calls + tile) + 1
+    half = (call % 2).to(tl.int64) * RANKS * room
+    words = own.to(tl.int32, bitcast=True)
+    stamp = tl.zeros([TILE], tl.int32) + call
+    for peer in tl.static_range(RANKS):
+        if peer != RANK:
+            place = tl.load(buffers + peer) + (half + RANK * room + at) * 8
+            _put(place, words, stamp)
+    mine = tl.load(buffers + RANK)
+    until = _now() + limit.to(tl.int64) * 1000000
+    late = False
+    total = tl.zeros([TILE], tl.float32)
+    for source in tl.static_range(RANKS):
+        if source == RANK:
+            part = own
+        else:
+            place = mine + (half + source * room + at) * 8
+            number, seen = _get(place)
+            state = _waits(seen, stamp, until)
+            while state == WAITING:
+                number, seen = _get(place)
+                state = _waits(seen, stamp, until)
+            late = late | (state == LATE)
+            part = number.to(tl.float32, bitcast=True)
+        total = part if source == 0 else total + part
+    tl.store(out + at, total, mask=inside)
+    tl.debug_barrier()
+    tl.store(calls + tile, call)
+    if late:
+        tl.store(failed, 1)

@@ -1,0 +1,59 @@
+"""One of two processes on two GPUs: sums over peer memory against NCCL's, eager and in a graph.
+
+    python -m tests.groups.peers_rank RANK PORT
+
+Prints one line: how many sums were equal. Exit code 1 when one was not.
+"""
+
+import sys
+
+import torch
+
+from intarsia.groups.group import add_in_order
+from intarsia.groups.join import Place, form, open_store
+
+WIDTH = 4096
+
+
+def main() -> int:
+    """Exchange in many sizes, one rank now and then late."""
+    rank, port = int(sys.argv[1]), int(sys.argv[2])
+    device = torch.device("cuda", rank)
+    place = Place(rank, 2, "127.0.0.1", port, 30.0)
+    group = form(place, open_store(place), device)
+    if group.peers is None:
+        print("no exchange over peer memory")
+        return 1
+    generator = torch.Generator(device).manual_seed(rank)
+    wrong, count = 0, 0
+    for call in range(400):
+        rows = (1, 8, 32, 2, 64, 1, 17, 4)[call % 8]
+        partial = torch.randn(rows, WIDTH, generator=generator, device=device) * 10.0 ** (call % 7 - 3)
+        if call % 11 == 3 * rank:
+            torch.cuda._sleep(200_000)
+        ours = group.sum_in_rank_order(partial)
+        wrong += not torch.equal(ours, add_in_order(group.gather(partial)))
+        count += 1
+    static = torch.zeros(8, WIDTH, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total = static
+        for _ in range(4):
+            total = group.sum_in_rank_order(total)
+    for turn in range(100):
+        static.copy_(torch.randn(8, WIDTH, generator=generator, device=device))
+        if turn % 13 == 5 * rank:
+            torch.cuda._sleep(500_000)
+        graph.replay()
+        expected = static
+        for _ in range(4):
+            expected = add_in_order(group.gather(expected))
+        wrong += not torch.equal(total, expected)
+        count += 1
+    group.check_equal("the end", count)
+    print(f"{count - wrong} of {count} sums equal")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The exchange over peer memory: several ranks as streams of one GPU, and its code for sm_90."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from intarsia.groups.group import add_in_order
+from intarsia.kernels.exchange import Exchange, buffer_bytes, refuse
+
+MOST = 32 * 512
+TILE = 512
+
+
+class Ranks:
+    """Several ranks' ends on one GPU, each with a stream of its own."""
+
+    def __init__(self, ranks: int, timeout: float = 20.0) -> None:
+        words = buffer_bytes(ranks, MOST) // 8
+        self.buffers = [torch.zeros(words, dtype=torch.int64, device="cuda") for _ in range(ranks)]
+        addresses = [buffer.data_ptr() for buffer in self.buffers]
+        device = torch.device("cuda", 0)
+        self.ends = [
+            Exchange(addresses, rank, device, most=MOST, timeout=timeout, keep=self.buffers)
+            for rank in range(ranks)
+        ]
+        self.streams = [torch.cuda.Stream() for _ in range(ranks)]
+        torch.cuda.synchronize()
+
+    def sum(self, partials):
+        results = []
+        for end, stream, partial in zip(self.ends, self.streams, partials, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(end.sum_in_rank_order(partial))
+        return results
+
+
+@pytest.fixture(params=[2, 3])
+def ranks(request):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    # Loading a kernel may wait for those that run: load all ranks' kernels before one waits for another.
+    hurried = Ranks(request.param, timeout=0.001)
+    for end in hurried.ends:
+        end.sum_in_rank_order(torch.zeros(TILE, device="cuda"))
+    torch.cuda.synchronize()
+    return Ranks(request.param)
+
+
+def numbers(ranks, count, seed):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    scale = torch.tensor([1e8, 1.0, 1e-3], device="cuda")
+    return [torch.randn(count, generator=generator, device="cuda") * scale[rank % 3] for rank in range(ranks)]
+
+
+@pytest.mark.gpu
+def test_sums_have_the_bits_of_gathering_and_adding(ranks):
+    # any count after any other: both halves of the buffers, tiles that sit out calls, a ragged last tile
+    for call, count in enumerate([1, 512, 4096, 513, 16384, 512, 4096, 100, 16384, 16384, 1] * 3):
+        partials = numbers(len(ranks.ends), count, call)
+        torch.cuda.synchronize()
+        totals = ranks.sum(partials)
+        torch.cuda.synchronize()
+        for total in totals:
+            assert torch.equal(total, add_in_order(partials)), (call, count)
+    assert not any(int(end.failed) for end in ranks.ends)
+
+
+@pytest.mark.gpu
+def test_special_numbers_pass_unchanged(ranks):
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-42], device="cuda")
+    partials = [special, torch.full_like(special, -0.0), torch.zeros_like(special)][: len(ranks.ends)]
+    torch.cuda.synchronize()
+    expected = add_in_order(partials).view(torch.int32)
+    torch.cuda.synchronize()
+    totals = ranks.sum(partials)
+    torch.cuda.synchronize()
+    assert all(torch.equal(total.view(torch.int32)[:4], expected[:4]) for total in totals)
+    assert all(bool(total[4].isnan()) and float(total[5]) == float(special[5]) for total in totals)
+
+
+@pytest.mark.gpu
+def test_a_graph_replays_exchanges(ranks):
+    partials = numbers(len(ranks.ends), 4096, 5)
+    torch.cuda.synchronize()
+    graphs, outputs = [], []
+    for end, stream, partial in zip(ranks.ends, ranks.streams, partials, strict=True):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            total = partial
+            outputs.append([total := end.sum_in_rank_order(total) for _ in range(3)])
+        graphs.append(graph)
+    for turn in range(5):
+        for partial, fresh in zip(partials, numbers(len(partials), 4096, 100 + turn), strict=True):
+            partial.copy_(fresh)
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, ranks.streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        expected = partials
+        for step in range(3):
+            expected = [add_in_order(expected)] * len(partials)
+            assert all(torch.equal(own[step], expected[0]) for own in outputs)
+
+
+@pytest.mark.gpu
+def test_a_rank_that_does_not_come_is_noticed_in_time(ranks):
+    alone = Ranks(len(ranks.ends), timeout=0.05)
+    alone.ends[0].sum_in_rank_order(torch.zeros(2048, device="cuda"))
+    torch.cuda.synchronize()
+    assert int(alone.ends[0].failed) == 1
+    assert int(alone.ends[1].failed) == 0
+
+
+def test_what_is_not_exchanged_so_is_said():
+    assert refuse(torch.zeros(4), 8) == "the device is cpu, not cuda"
+    assert buffer_bytes(2, 513) == 2 * 2 * 1024 * 8
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_exchange_compiles_without_spills_to_stores_of_whole_words(monkeypatch, ranks):
+    from intarsia.kernels.exchange import triton_exchange
+    from tests.kernels.ahead_of_time import Compiled, usage
+
+    kernel = Compiled(triton_exchange.exchange)
+    monkeypatch.setattr(triton_exchange, "exchange", kernel)
+    end = Exchange([0] * ranks, 1, torch.device("cpu"), most=MOST, timeout=1.0)
+    end.sum_in_rank_order(torch.zeros(8, 512))
+    code = kernel.built[0].asm["ptx"]
+    assert usage(kernel.built[0])["stack"] == 0
+    each = TILE // 128  # numbers of a thread
+    assert code.count("st.relaxed.sys.global.b64") == (ranks - 1) * each
+    assert code.count("ld.relaxed.sys.global.b64") == 2 * (ranks - 1) * each
