@@ -14,7 +14,7 @@ def physical_rows(table: Tensor, positions: Tensor, page: int) -> Tensor:
 
 def write_rows(cache: Tensor, values: Tensor, rows: Rows) -> None:
     """Store a value a row in `cache` [pages + 1, page, width] at its position; padding rows write nothing."""
-    real = int(rows.starts[-1])
+    real = rows.real
     page = cache.shape[1]
     positions = rows.positions[:real].to(torch.int64)
     pages = rows.page_table[rows.streams[:real].to(torch.int64), positions // page].to(torch.int64)

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from intarsia.core.rows import padded_count
+from intarsia.kernels.looks import look
 
 NO_STREAM = -1
 
@@ -23,6 +26,9 @@ class Rows:
     tokens int64 [R] · positions int32 [R] · streams int32 [R] · starts int32 [segments + 1], the first row of
     each segment, the last entry being the number of real rows · page_table int32 [streams, pages of a
     window], the physical page of each logical page.
+
+    In a captured step segments may be empty: there are as many as the step's shape has room for, and
+    `recurrent_segments` counts them all.
     """
 
     tokens: Tensor
@@ -37,8 +43,15 @@ class Rows:
         """bool [R], true for rows that belong to no stream."""
         return self.streams < 0
 
+    @property
+    def real(self) -> int:
+        """How many rows belong to a stream, as a host value."""
+        look("how many rows are real")
+        return int(self.starts[-1])
+
     def segments(self) -> "list[Segment]":
-        """The segments as host values, for the CPU reference and the host side of a launch."""
+        """The segments that have rows as host values, for the CPU reference."""
+        look("where segments begin")
         bounds = self.starts.tolist()
         return [
             Segment(
@@ -49,6 +62,7 @@ class Rows:
                 recurrent=index < self.recurrent_segments,
             )
             for index, (begin, end) in enumerate(pairwise(bounds))
+            if end > begin
         ]
 
 
@@ -83,29 +97,52 @@ class Piece:
 
 
 def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
-    """Lay out `pieces` as rows on the device of `page_table`, recurrent ones first, padded."""
+    """Lay out `pieces` as rows on the device of `page_table`, recurrent ones first, padded.
+
+    Everything goes to the device in one copy that nobody waits for.
+    """
     ordered = [piece for piece in pieces if piece.recurrent] + [p for p in pieces if not p.recurrent]
-    tokens: list[int] = []
-    positions: list[int] = []
-    streams: list[int] = []
-    starts = [0]
-    for piece in ordered:
-        count = len(piece.tokens)
-        tokens += piece.tokens
-        positions += range(piece.position, piece.position + count)
-        streams += [piece.stream] * count
-        starts.append(starts[-1] + count)
-    count = padded_count(len(tokens))
-    missing = count - len(tokens)
-    device = page_table.device
-    # One copy to the device for everything that is int32.
-    numbers = [*positions, *[0] * missing, *streams, *[NO_STREAM] * missing, *starts]
-    packed = torch.tensor(numbers, dtype=torch.int32, device=device)
+    count, segments = padded_count(sum(len(piece.tokens) for piece in ordered)), len(ordered)
+    pinned = page_table.device.type == "cuda"
+    packed = torch.empty(packed_size(count, segments), dtype=torch.int32, pin_memory=pinned)
+    pack(ordered, count, segments, packed.numpy())
+    if pinned:
+        packed = packed.to(page_table.device, non_blocking=True)
+    recurrent = sum(piece.recurrent for piece in ordered)
+    return unpack(packed, count, segments, page_table, recurrent)
+
+
+def packed_size(count: int, segments: int) -> int:
+    """How many int32 hold `count` rows in `segments`; even."""
+    return 4 * count + segments + 1 + (segments + 1) % 2
+
+
+def pack(pieces: Sequence[Piece], count: int, segments: int, out: npt.NDArray[np.int32]) -> None:
+    """Write pieces, in their order, as `count` rows in `segments`: what is not needed is padding and empty.
+
+    `out` int32 [packed_size]: tokens (int64), positions, streams, starts.
+    """
+    tokens = out[: 2 * count].view(np.int64)
+    positions, streams = out[2 * count : 3 * count], out[3 * count : 4 * count]
+    starts = out[4 * count : 4 * count + segments + 1]
+    first = starts[0] = 0
+    for index, piece in enumerate(pieces):
+        end = first + len(piece.tokens)
+        tokens[first:end] = piece.tokens
+        positions[first:end] = np.arange(piece.position, piece.position + end - first)
+        streams[first:end] = piece.stream
+        starts[index + 1] = first = end
+    tokens[first:], positions[first:], streams[first:] = 0, 0, NO_STREAM
+    starts[len(pieces) + 1 :] = first
+
+
+def unpack(packed: Tensor, count: int, segments: int, page_table: Tensor, recurrent: int) -> Rows:
+    """The rows in `packed` int32, whose memory begins on a multiple of eight bytes, as views."""
     return Rows(
-        tokens=torch.tensor(tokens + [0] * missing, dtype=torch.int64, device=device),
-        positions=packed[:count],
-        streams=packed[count : 2 * count],
-        starts=packed[2 * count :],
+        tokens=packed[: 2 * count].view(torch.int64),
+        positions=packed[2 * count : 3 * count],
+        streams=packed[3 * count : 4 * count],
+        starts=packed[4 * count : 4 * count + segments + 1],
         page_table=page_table,
-        recurrent_segments=sum(piece.recurrent for piece in ordered),
+        recurrent_segments=recurrent,
     )

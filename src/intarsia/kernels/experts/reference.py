@@ -10,6 +10,7 @@ from intarsia.core.rows import pad_rows
 from intarsia.formats.stored import Stored
 from intarsia.kernels.elementwise import silu
 from intarsia.kernels.linear import linear
+from intarsia.kernels.looks import look
 from intarsia.kernels.router import Routing
 from intarsia.kernels.weights import Weight
 
@@ -26,6 +27,7 @@ def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, l
     gate_up [E, 2I, D] and down [E, D, I]. Only experts that a row needs are decoded, one at a time. A row's
     results are added in the order of its own choice, so its bits do not depend on other rows.
     """
+    look("which experts are chosen")
     top = routing.experts.shape[1]
     parts = torch.zeros(x.shape[0], top, x.shape[1], dtype=torch.float32, device=x.device)
     for expert in sorted(set(routing.experts.flatten().tolist()) - {-1}):
