@@ -257,3 +257,13 @@ def test_another_vocabulary_is_refused(demo, tmp_path):
 def test_windows_beyond_the_models_limit_are_refused(demo):
     with pytest.raises(UsageError, match="at most 4,096"):
         measure_quality(demo, demo, settings=QualitySettings(tokens="1x5000"), layers=False)
+
+
+def test_a_form_may_cache_latents_otherwise(demo):
+    other = demo.with_latents("fp8")
+    assert other.label == "demo as stored, latents in fp8"
+    assert other.with_latents("fp8") is other
+    assert demo.load().latents == "auto"
+    assert other.load().latents == "fp8"
+    with pytest.raises(UsageError, match="kv_cache_dtype"):
+        QualitySettings(kv_cache_dtype="int8")

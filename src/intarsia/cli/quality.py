@@ -50,11 +50,12 @@ class QualityCommand(QualitySettings):
     """Print one JSON document."""
 
     def run(self) -> int:
-        if self.candidate is None and self.manifest is None and self.tp == 1:
+        same = self.candidate is None and self.manifest is None and self.kv_cache_dtype == "auto"
+        if same and self.tp == 1:
             raise UsageError(
                 "candidate",
                 found="nothing to compare with",
-                action="name a checkpoint, or use --manifest, or --tp for the same form on several ranks",
+                action="name a checkpoint, or use --manifest, --kv-cache-dtype, or --tp for several ranks",
             )
         from intarsia.evidence.quality.measure import measure_on, prepare
 
@@ -89,8 +90,9 @@ class QualityCommand(QualitySettings):
                 raise UsageError("manifest", found="two manifests for the candidate", expected="one")
             path, manifest = self.base, self.candidate
         if self.candidate is None and manifest is None:
-            manifest = self.base_manifest  # the same form, on more ranks
-        return open_form(self.base, self.base_manifest), open_form(path, manifest)
+            manifest = self.base_manifest  # the same weights, on more ranks or with other caches
+        candidate = open_form(path, manifest).with_latents(self.kv_cache_dtype)
+        return open_form(self.base, self.base_manifest), candidate
 
 
 def show(found: "Quality") -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from intarsia.checkpoint import Checkpoint, open_checkpoint
 from intarsia.checkpoint.files import read_small
-from intarsia.core.config import DataType
+from intarsia.core.config import CacheType, DataType
 from intarsia.core.errors import Violation
 from intarsia.core.json import parse_object
 from intarsia.core.progress import SILENT, Progress
@@ -36,6 +36,8 @@ class Form:
     checkpoint: Checkpoint
     manifest: Manifest | None
     label: str
+    latents: CacheType = "auto"
+    """How its caches store latents."""
 
     def load(
         self,
@@ -49,8 +51,19 @@ class Form:
         arranged = prepared(self.checkpoint, self.manifest)
         weights = load_weights(arranged, device=device, rank=group.rank, ranks=group.ranks, progress=progress)
         return Glm5NextModel(
-            arranged.config, weights, dtype=getattr(torch, dtype), device=device, group=group
+            arranged.config,
+            weights,
+            dtype=getattr(torch, dtype),
+            device=device,
+            group=group,
+            latents=self.latents,
         )
+
+    def with_latents(self, latents: CacheType) -> "Form":
+        """The same form with its latents cached otherwise."""
+        if latents == self.latents:
+            return self
+        return replace(self, latents=latents, label=f"{self.label}, latents in {latents}")
 
     @property
     def manifest_sha256(self) -> str | None:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from intarsia.core.config import EngineSettings, LoadSettings, check_integer
+from intarsia.core.config import CacheType, EngineSettings, LoadSettings, check_integer
 from intarsia.core.errors import UsageError
 
 
@@ -17,6 +17,8 @@ class QualitySettings(LoadSettings):
     """Windows that the base reads twice; both times must give the same bits."""
     seed: int = 0
     """Seed of the bootstrap."""
+    kv_cache_dtype: CacheType = "auto"
+    """How the candidate's cached latents are stored: auto in the type of activations, bfloat16, or fp8."""
     tp: int = 1
     """Ranks the candidate is spread over; on one host they are started together."""
     base_tp: int = 1
@@ -49,6 +51,7 @@ class QualitySettings(LoadSettings):
             device=self.device,
             dtype=self.dtype,
             threads=self.threads,
+            kv_cache_dtype=self.kv_cache_dtype,
             drafts=0,
             tp=self.tp,
             rank=self.rank,
