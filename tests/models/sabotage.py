@@ -18,6 +18,7 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 
 MODEL = "intarsia.models.glm5_next.model"
 ATTENTION = "intarsia.models.glm5_next.attention"
+KDA_STEP = "intarsia.kernels.kda.step"
 FEED_FORWARD = "intarsia.models.glm5_next.feed_forward"
 EXPERTS = "intarsia.kernels.experts.reference"
 HYPER = "intarsia.kernels.hyper_connection"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import conv1d, pad
 
-from tests.models.sabotage import ATTENTION, constant, setting, swap, weights
+from tests.models.sabotage import ATTENTION, KDA_STEP, constant, setting, swap, weights
 from tests.models.variants import delta_rule
 
 
@@ -21,7 +21,7 @@ def _unit(which, change):
 
         return unit_heads
 
-    return swap(f"{ATTENTION}.unit_heads", wrap)
+    return swap(f"{KDA_STEP}.unit_heads", wrap)
 
 
 def _eps_1e_5(unit, x, heads):
@@ -62,39 +62,39 @@ KDA = {
     "a_log_without_exp": weights("A_log", lambda w: w.abs().log()),
     "dt_bias_left_out": weights("dt_bias", torch.zeros_like),
     "dt_bias_after_the_rate": swap(
-        f"{ATTENTION}.log_decay",
+        f"{KDA_STEP}.log_decay",
         lambda f: lambda x, a, b, low: f(x, a, b / a.exp().repeat_interleave(b.shape[0] // a.shape[0]), low),
     ),
     "decay_per_head": swap(
-        f"{ATTENTION}.log_decay",
+        f"{KDA_STEP}.log_decay",
         lambda f: lambda *a: f(*a).mean(-1, keepdim=True).expand_as(f(*a)),
     ),
     "beta_left_out": swap(
-        f"{ATTENTION}.scan",
+        f"{KDA_STEP}.scan",
         lambda f: lambda q, k, v, g, b, *rest: f(q, k, v, g, torch.ones_like(b), *rest),
     ),
     "beta_doubled": swap(
-        f"{ATTENTION}.scan", lambda f: lambda q, k, v, g, b, *rest: f(q, k, v, g, 2 * b, *rest)
+        f"{KDA_STEP}.scan", lambda f: lambda q, k, v, g, b, *rest: f(q, k, v, g, 2 * b, *rest)
     ),
     "decay_after_the_write": delta_rule(decay_late=True),
     "decay_on_values": delta_rule(decay_values=True),
     "read_before_the_write": delta_rule(read_early=True),
     "write_not_corrected": delta_rule(corrected=False),
     "taps_reversed": weights("conv1d", lambda w: w.flip(-1)),
-    "silu_left_out": swap(f"{ATTENTION}.convolve", _without_silu),
+    "silu_left_out": swap(f"{KDA_STEP}.convolve", _without_silu),
     "o_norm_eps": swap(
-        f"{ATTENTION}.gated_norm", lambda f: lambda o, z, w, _, dtype: f(o, z, w, 1e-6, dtype)
+        f"{KDA_STEP}.gated_norm", lambda f: lambda o, z, w, _, dtype: f(o, z, w, 1e-6, dtype)
     ),
     "o_norm_over_all_heads": swap(
-        f"{ATTENTION}.gated_norm",
+        f"{KDA_STEP}.gated_norm",
         lambda f: lambda o, z, w, e, dtype: f(o.flatten(1).unsqueeze(1), z, w.repeat(o.shape[1]), e, dtype),
     ),
-    "gate_silu": swap(f"{ATTENTION}.gated_norm", lambda f: lambda o, z, *rest: f(o, z, *rest) * z),
+    "gate_silu": swap(f"{KDA_STEP}.gated_norm", lambda f: lambda o, z, *rest: f(o, z, *rest) * z),
     "gate_left_out": swap(
-        f"{ATTENTION}.gated_norm", lambda f: lambda o, z, *rest: f(o, torch.full_like(z, 50.0), *rest)
+        f"{KDA_STEP}.gated_norm", lambda f: lambda o, z, *rest: f(o, torch.full_like(z, 50.0), *rest)
     ),
     "gate_before_the_norm": swap(
-        f"{ATTENTION}.gated_norm",
+        f"{KDA_STEP}.gated_norm",
         lambda f: lambda o, z, *rest: f(o * torch.sigmoid(z).view(o.shape), torch.full_like(z, 50.0), *rest),
     ),
 }

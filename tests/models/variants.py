@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intarsia.kernels.hyper_connection import HyperMix
 from intarsia.kernels.router import Routing
-from tests.models.sabotage import ATTENTION, FEED_FORWARD, HYPER, Sabotage, swap
+from tests.models.sabotage import FEED_FORWARD, HYPER, KDA_STEP, Sabotage, swap
 
 
 def mixing(
@@ -102,4 +102,4 @@ def delta_rule(
                 out[row] = torch.einsum("hkv,hk->hv", state, q[row])
         return out
 
-    return swap(f"{ATTENTION}.scan", lambda _: scan)
+    return swap(f"{KDA_STEP}.scan", lambda _: scan)

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
-from intarsia.kernels.elementwise import sigmoid
 from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens
-from intarsia.kernels.kda import convolve, gated_norm, log_decay, scan, unit_heads
-from intarsia.kernels.linear import linear
+from intarsia.kernels.kda import Parameters, Projected, attention_step
+from intarsia.kernels.linear import linear, linear_stack, linears, linears_apart
 from intarsia.kernels.mla import absorb_keys, attend, expand_values, write_latents
 from intarsia.kernels.norm import layer_norm, rms_norm
 from intarsia.kernels.rows import Rows
@@ -19,24 +18,21 @@ INDEX_NORM_EPS = 1e-6
 
 def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows: Rows) -> Tensor:
     """Linear attention of normed rows [R, D]; float32 [R, D], the partial sum of a row-parallel output."""
-    heads, width = w.a_log.shape[0], config.linear_head_dim  # this rank's heads
-    raw = torch.cat([linear(x, w.q), linear(x, w.k), linear(x, w.v)], -1)
-    q, k, v = convolve(raw, w.conv, cache.window, rows).chunk(3, -1)
-    f = linear(linear(x, w.f_a), w.f_b)
-    beta = sigmoid(linear(x, w.b, out_dtype=torch.float32))
-    read = scan(
-        unit_heads(q, heads) * width**-0.5,
-        unit_heads(k, heads),
-        v.reshape(-1, heads, width),
-        log_decay(f, w.a_log, w.dt_bias, config.linear_lower_bound),
-        beta,
-        cache.memory,
-        cache.current,
-        rows,
+    used = rows.starts[-1:]
+    raw = linear_stack(x, (w.q, w.k, w.v), used=used)
+    beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None), used=used)
+    decay, gate = linears_apart((f, g), (w.f_b, w.g_b), used=used)
+    parameters = Parameters(
+        taps=w.conv,
+        a_log=w.a_log,
+        dt_bias=w.dt_bias,
+        norm=w.o_norm,
+        lower_bound=config.linear_lower_bound,
+        eps=config.rms_norm_eps,
     )
-    gate = linear(linear(x, w.g_a), w.g_b)
-    y = gated_norm(read, gate, w.o_norm, config.rms_norm_eps, x.dtype)
-    return linear(y, w.o, out_dtype=torch.float32)
+    projected = Projected(raw=raw, decay=decay, gate=gate, beta=beta)
+    y = attention_step(projected, parameters, cache.memory, cache.window, cache.current, rows)
+    return linear(y, w.o, out_dtype=torch.float32, used=used)
 
 
 def mla(
