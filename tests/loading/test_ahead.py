@@ -32,7 +32,7 @@ def loaded(plan, deferring=False):
         loader = Loader(plan, staging, phase)
         if loader._converter is not None:
             loader._converter.deferring = deferring
-        staging.read_ahead(list(loader.spans()))
+        staging.read_ahead(list(loader.spans()), threads=2)
         weights = {arranged.module.name: loader.load(arranged) for arranged in plan.weights}
         return weights, staging.ahead.left
 
@@ -74,15 +74,15 @@ def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
     def read_into(self, entry, destination, begin=0, end=None):
         original(self, entry, destination, begin, end)
         read.append(end - begin)
-        if len(read) == ahead.BLOCKS:
+        if len(read) == 3 * ahead.BLOCKS_EACH:
             enough.set()
 
     monkeypatch.setattr(Reader, "read_into", read_into)
     with source.reader() as reader:
-        stream = Ahead(reader, threading.Lock(), CPU, [Span(entry, 0, entry.nbytes)])
+        stream = Ahead([reader.twin() for _ in range(3)], CPU, [Span(entry, 0, entry.nbytes)])
         assert enough.wait(10)
         stream.close()
-    assert read == [1000] * ahead.BLOCKS
+    assert read == [1000] * 3 * ahead.BLOCKS_EACH
 
 
 def test_a_read_that_fails_is_raised_where_the_bytes_are_asked_for(source, monkeypatch):
@@ -96,9 +96,9 @@ def test_a_read_that_fails_is_raised_where_the_bytes_are_asked_for(source, monke
 
     monkeypatch.setattr(Reader, "read_into", read_into)
     with source.reader() as reader, Staging(reader, CPU) as staging:
-        staging.read_ahead([Span(entry, 0, entry.nbytes)])
+        staging.read_ahead([Span(entry, 0, entry.nbytes)], threads=3)
         staging.fill(entry, torch.empty(2000, dtype=torch.uint8))
         for _ in range(2):
             with pytest.raises(ReadError, match="a broken disk"):
                 staging.fill(entry, torch.empty(500, dtype=torch.uint8), 2000)
-    assert not any(thread.name == "intarsia-read-ahead" for thread in threading.enumerate())
+    assert not any(thread.name.startswith("intarsia-read-ahead") for thread in threading.enumerate())

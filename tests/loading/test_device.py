@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from intarsia import formats
+from intarsia.checkpoint import open_checkpoint
+from intarsia.formats.errors import CsfError
 from intarsia.loading.errors import ConvertError
+from intarsia.loading.export import convert
 from intarsia.loading.weights import load_weights
 from intarsia.planning import working
 from intarsia.selection.manifest import Manifest, Section
@@ -32,6 +35,27 @@ def test_a_gpu_encodes_to_the_bytes_of_the_cpu(source, monkeypatch, recipe, hold
         assert torch.equal(found[name].cpu().view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8)), (
             name
         )
+
+
+def test_stored_weights_arrive_as_they_arrive_on_the_cpu(converted):
+    expected = tensors_of(load_weights(converted))
+    found = tensors_of(load_weights(converted, device="cuda"))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name].cpu().view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8)), (
+            name
+        )
+
+
+def test_compressed_scales_that_break_a_rule_are_named(source, tmp_path):
+    out = tmp_path / "broken"
+    checkpoint = convert(source.path, out, recipe="fp4-local", csf="slab")
+    entry = next(entry for name, entry in checkpoint.tensors.items() if name.endswith("csf_fixed"))
+    with (out / entry.shard).open("r+b") as file:
+        file.seek(entry.begin)
+        file.write(b"\xff" * 16)  # bases, of which the largest that can be is 240
+    with pytest.raises(CsfError, match="nvfp4_csf_fixed"):
+        load_weights(open_checkpoint(out), device="cuda")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

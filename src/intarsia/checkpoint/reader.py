@@ -33,6 +33,10 @@ class Reader:
         self._buffer: torch.Tensor | None = None
         self._open: dict[str, int] = {}
 
+    def twin(self) -> "Reader":
+        """Another reader of the same checkpoint, for another thread. Close it too."""
+        return Reader(self._checkpoint, self._buffer_bytes)
+
     def __enter__(self) -> "Reader":
         return self
 

@@ -1,6 +1,6 @@
 """Bringing bytes of a checkpoint to a device: into CPU tensors directly, to a GPU through pinned memory."""
 
-import threading
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
-from intarsia.loading.ahead import Ahead, Span
+from intarsia.loading.ahead import Ahead, Span, ring_bytes
 from intarsia.loading.layout import Region
 
 PINNED_BYTES = 16 << 20
@@ -16,11 +16,25 @@ BAND_BYTES = 16 << 20
 """Of a matrix that is cut by columns, as much is read at a time."""
 
 
+MOST_THREADS = 8
+"""Threads that read: beyond these the link to a GPU is full (see docs/performance.md)."""
+
+
+def reading_threads() -> int:
+    """Threads to read with: all processors but the one that tells the GPU what to do, up to eight."""
+    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
+
+
+def pinned_bytes(device: torch.device | str) -> int:
+    """Host memory that filling tensors on a device takes at most."""
+    return 2 * PINNED_BYTES + ring_bytes(reading_threads()) if torch.device(device).type == "cuda" else 0
+
+
 class Staging:
     """Fills tensors on one device from a reader.
 
     For a GPU there are two pinned buffers: one is read into while the other is on its way. After `read_ahead`
-    bytes come out of a ring that a thread fills, as long as they are asked for in the order that was said.
+    bytes come out of a ring that threads fill, as long as they are asked for in the order that was said.
     Buffers are this object's own and nobody else's; a tensor that was filled shares no memory with them.
     """
 
@@ -30,7 +44,7 @@ class Staging:
         self._buffers: list[torch.Tensor] = []
         self._free: list[Any] = []
         self._turn = 0
-        self._reading = threading.Lock()
+        self._twins: list[Reader] = []
         self.ahead: Ahead | None = None
 
     def __enter__(self) -> "Staging":
@@ -41,18 +55,20 @@ class Staging:
     ) -> None:
         if self.ahead is not None:
             self.ahead.close()
+        for twin in self._twins:
+            twin.close()
 
-    def read_ahead(self, spans: Sequence[Span]) -> None:
+    def read_ahead(self, spans: Sequence[Span], threads: int | None = None) -> None:
         """Begins to read what will be asked for. Use the staging as a context, which ends the reading."""
-        self.ahead = Ahead(self.reader, self._reading, self.device, spans)
+        self._twins = [self.reader.twin() for _ in range(threads or reading_threads())]
+        self.ahead = Ahead(self._twins, self.device, spans)
 
     def fill(self, entry: TensorEntry, target: torch.Tensor, begin: int = 0) -> None:
         """Bytes of an entry from `begin` on, as many as the contiguous `target` has."""
         if self.ahead is not None and self.ahead.take(entry, begin, target.view(-1).view(torch.uint8)):
             return
         if self.device.type != "cuda":
-            with self._reading:
-                self.reader.read_into(entry, target, begin, begin + target.nbytes)
+            self.reader.read_into(entry, target, begin, begin + target.nbytes)
             return
         if not self._buffers:
             self._buffers = [torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -63,8 +79,7 @@ class Staging:
             self._turn ^= 1
             self._free[self._turn].synchronize()
             pinned = self._buffers[self._turn][: part.numel()]
-            with self._reading:
-                self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
+            self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
             part.copy_(pinned, non_blocking=True)
             self._free[self._turn].record(torch.cuda.current_stream(self.device))
 

@@ -13,7 +13,7 @@ from intarsia.evidence.forms import Form
 from intarsia.formats import Stored
 from intarsia.loading.measure import Meter
 from intarsia.loading.receipts import predicted as predicted_memory
-from intarsia.loading.staging import PINNED_BYTES, Staging
+from intarsia.loading.staging import Staging, pinned_bytes
 from intarsia.loading.weights import Loader, Weight, prepared
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State, StateSettings
@@ -133,7 +133,7 @@ def measure_memory(
         Owner("service", "scratch for compressed scales", rank.scratch, 0),
         Owner("load peak", "weights", rank.weights, sum(counted.values())),
         Owner("load peak", "conversion", rank.working, loader.most_working),
-        Owner("load peak", "staging", 2 * PINNED_BYTES if torch.device(device).type == "cuda" else 0, None),
+        Owner("load peak", "staging, in the host's memory", pinned_bytes(device), None),
         Owner("load peak", f"all of it, as the {measured.by} grew", rank.peak, measured.peak),
     ]
     notes = ["captured graphs: none are made"]

@@ -16,7 +16,7 @@ from intarsia.formats.csf.block import BLOCK, Block
 from intarsia.formats.csf.slab import MXFP4_SLAB, NVFP4_SLAB, Slab
 from intarsia.formats.errors import CsfError
 
-__all__ = ["CODECS", "check", "components", "cut", "decode", "decode_into", "encode", "is_canonical"]
+__all__ = ["CODECS", "check", "components", "cut", "decode", "decode_into", "encode", "is_canonical", "require_shapes"]
 
 CODECS: dict[str, Slab | Block] = {codec.name: codec for codec in (NVFP4_SLAB, MXFP4_SLAB, BLOCK)}
 
@@ -39,6 +39,11 @@ def encode(scales: Tensor, codec: str) -> dict[str, Tensor]:
         found = f"{scales.dtype} {list(scales.shape)}"
         raise CsfError(codec, found=found, expected="one matrix [rows, columns] of bytes")
     return chosen.encode(scales.contiguous().view(torch.uint8))
+
+
+def require_shapes(components: Mapping[str, Tensor], rows: int, columns: int, codec: str) -> None:
+    """Raises CsfError unless the components have the dtypes and shapes of such a matrix; reads no values."""
+    _codec(codec).require_shapes(components, rows, columns)
 
 
 def decode_into(components: Mapping[str, Tensor], out: Tensor, codec: str) -> None:
