@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from intarsia.cli.bench_compare import BenchCompare
+from intarsia.cli.bench_load import BenchConvert, BenchLoad
 from intarsia.cli.bench_memory import BenchMemory
 from intarsia.cli.bench_serve import BenchServe
 from intarsia.cli.bench_speed import BenchSpeed
@@ -15,6 +16,8 @@ Suite = (
     | Annotated[BenchSpeed, tyro.conf.subcommand("speed", prefix_name=False)]
     | Annotated[BenchCompare, tyro.conf.subcommand("compare", prefix_name=False)]
     | Annotated[BenchMemory, tyro.conf.subcommand("memory", prefix_name=False)]
+    | Annotated[BenchLoad, tyro.conf.subcommand("load", prefix_name=False)]
+    | Annotated[BenchConvert, tyro.conf.subcommand("convert", prefix_name=False)]
 )
 
 

@@ -1,0 +1,113 @@
+"""intarsia bench load and bench convert: seconds of a load, where they go, and its memory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from intarsia.cli.options import CheckpointPath
+from intarsia.cli.output import emit_json, note
+from intarsia.cli.progress import terminal_progress
+from intarsia.cli.tables import show_table
+from intarsia.evidence.loads.settings import LoadsSettings
+
+if TYPE_CHECKING:
+    from intarsia.evidence.loads.run import LoadsRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchLoad(LoadsSettings):
+    """Time loading a checkpoint as stored: against reading its files and carrying them to the device."""
+
+    path: CheckpointPath
+    """Folder of a checkpoint, or `demo`."""
+    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for the receipt and the page; made if it is not there."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        return _measure(self, [None], self.path, self.report, self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConvert(LoadsSettings):
+    """Time loading a checkpoint as stored and converted by a manifest, in turn."""
+
+    path: CheckpointPath
+    """Folder of a checkpoint, or `demo`."""
+    manifest: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
+    """Recipe or manifest that converts it while it is loaded."""
+    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for the receipt and the page; made if it is not there."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        return _measure(self, [None, self.manifest], self.path, self.report, self.json)
+
+
+def _measure(
+    settings: LoadsSettings, manifests: list[str | None], path: str, report: str | None, json: bool
+) -> int:
+    from intarsia.cli.quality import keep
+    from intarsia.evidence.forms import open_form
+    from intarsia.evidence.loads.run import measure_loads
+    from intarsia.evidence.receipts import loads_receipt
+
+    forms = [open_form(path, manifest) for manifest in manifests]
+    run = measure_loads(forms, settings, progress=terminal_progress())
+    if json:
+        emit_json(run.as_dict())
+    else:
+        show(run)
+    if report is not None:
+        keep(loads_receipt(run), f"loads-{run.forms[-1].label}", Path(report))
+    return 0
+
+
+def show(run: "LoadsRun") -> None:
+    """The medians against the floor, and the phases of every load."""
+    rows = []
+    for form in run.forms:
+        samples, median = run.of(form), run.median(form)
+        floor = run.floors.seconds(samples[0].read_bytes)
+        peak = max(sample.measured_peak / sample.planned_peak for sample in samples)
+        rows.append(
+            (
+                form.label,
+                f"{median:.3f}",
+                f"{samples[0].read_bytes / median / 1e9:.2f}",
+                f"{floor:.3f}",
+                f"{median / floor:.2f}",
+                f"{median / run.median(run.forms[0]):.2f}",
+                f"{peak:.3f}",
+            )
+        )
+    columns = ("load", "seconds", "GB/s", "floor", "to the floor", "to as stored", "peak to the plan's")
+    show_table(f"{run.settings.device}, {'cold' if run.settings.cold else 'as cached'}", columns, rows)
+    phases = [
+        (
+            sample.form,
+            f"{sample.headers:.3f}",
+            f"{sample.load:.3f}",
+            "-" if sample.waiting is None else f"{sample.waiting:.3f}",
+            f"{sample.device_after:.3f}",
+            "-" if sample.reading is None else f"{sample.reading:.3f}",
+            "-" if sample.no_buffer is None else f"{sample.no_buffer:.3f}",
+        )
+        for sample in run.samples
+    ]
+    columns = (
+        "load",
+        "headers",
+        "load",
+        "of it without bytes",
+        "device after",
+        "threads: reading",
+        "no buffer",
+    )
+    show_table("seconds by phase", columns, phases)
+    copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
+    note(f"floors, GB/s: reading with {run.floors.threads} threads {run.floors.reading / 1e9:.1f}{copying}")
