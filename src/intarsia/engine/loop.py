@@ -56,7 +56,10 @@ class StepLoop:
         state = model.new_state(capacity.state)
         self.state = state
         self.pool = PagePool(
-            state.page_table, capacity.state.pages, settings.page, lambda old, new: copy_page(state, old, new)
+            state.tables.pages,
+            capacity.state.pages,
+            settings.page,
+            lambda old, new: copy_page(state, old, new),
         )
         self.store = KeptStore(self.pool, settings.kept_bytes, capacity.sizes.page)
         budget = PageBudget(self.pool, self.store, capacity.state.window, settings.reply_share)

@@ -33,12 +33,12 @@ class PagePool:
     """
 
     def __init__(self, page_table: Tensor, pages: int, page: int, copy: CopyPage | None = None) -> None:
-        """page_table int32 [streams, pages of a window], filled with the null page `pages`; `page` tokens
-        each.
+        """page_table int32 [streams, pages of a window], on the CPU, filled with the null page `pages`;
+        `page` tokens each.
 
         `copy` is needed once pages are shared.
         """
-        self._table = page_table
+        self._table = page_table.numpy()
         self._page = page
         self._null = pages
         self._copy = copy

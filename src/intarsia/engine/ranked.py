@@ -129,7 +129,7 @@ class RankedEngine(Engine):
             for lane in [*loop.running, *loop.admission.waiting]
         ]
         text = json.dumps([self._number, lanes, loop.pool.free, len(loop.store), loop.store.nbytes])
-        table = loop.state.page_table.cpu().numpy().tobytes()
+        table = loop.state.tables.pages.numpy().tobytes()
         return xxh64_intdigest(text.encode() + table)
 
     def _tell(self, message: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from intarsia.engine.errors import StepOrderError, WindowError
 from intarsia.engine.pages import PagePool
 from intarsia.engine.sampling import draw
 from intarsia.engine.sampling.shards import draw_shards
-from intarsia.kernels.rows import Piece, Rows, rows_of
+from intarsia.kernels.rows import Piece, Rows
 from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
 
@@ -41,7 +41,7 @@ class ModelRunner:
         pages = -(-window // page)
         settings = StateSettings(streams=1, window=window, pages=pages, page=page, step_rows=1 + max_drafts)
         self.state = model.new_state(settings)
-        self._pool = PagePool(self.state.page_table, pages, page)
+        self._pool = PagePool(self.state.tables.pages, pages, page)
         self._length = 0
         self._verified: Tensor | None = None
         self._verified_tokens: list[int] = []
@@ -149,12 +149,12 @@ class ModelRunner:
     def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
         group = self.model.group
         if group.ranks > 1:
-            words = array("q", [position, recurrent, *tokens, *self.state.page_table[STREAM].tolist()])
+            words = array("q", [position, recurrent, *tokens, *self.state.tables.pages[STREAM].tolist()])
             group.check_equal(f"step at token {position}", xxh64_intdigest(words.tobytes()))
         return self.model.hidden(self._rows(tokens, position, recurrent=recurrent), self.state)
 
     def _rows(self, tokens: list[int], position: int, *, recurrent: bool) -> Rows:
-        return rows_of([Piece(STREAM, position, tokens, recurrent)], self.state.page_table)
+        return self.state.rows([Piece(STREAM, position, tokens, recurrent)])
 
     def _absorb_prompt(self, tokens: Sequence[int], begin: int, hidden: Tensor) -> None:
         """Show the MTP layer the rows of a prompt piece whose next token is known; keep the last."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.lanes.lane import Lane
-from intarsia.kernels.rows import Piece, rows_of
+from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
 
@@ -61,17 +61,12 @@ class StepRunner:
             part.rows = slice(first, first + len(part.tokens))
             first = part.rows.stop
         pieces = [Piece(part.slot, part.position, part.tokens, part.recurrent) for part in parts]
-        return self.model.hidden(rows_of(pieces, self.state.page_table), self.state)
+        return self.model.hidden(self.state.rows(pieces), self.state)
 
     def commit(self, parts: Sequence[Part], kept: Sequence[int]) -> None:
         """Keep the first rows of each part, as many as `kept` says; of a prompt piece, all."""
-        # As State.commit does it for one stream, for all of them at once.
-        slots = [part.slot for part in parts]
-        copies = [max(rows, 1) - 1 if part.recurrent else 0 for part, rows in zip(parts, kept, strict=True)]
-        current = self.state.current
-        current[torch.tensor(slots, device=current.device)] = torch.tensor(
-            copies, dtype=current.dtype, device=current.device
-        )
+        for part, rows in zip(parts, kept, strict=True):
+            self.state.commit(part.slot, max(rows, 1) if part.recurrent else 1)
 
     def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
         """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""

@@ -30,7 +30,7 @@ class Snapshot:
 
 def take(state: State, stream: int, hidden: Tensor | None) -> Snapshot:
     """Copy a stream's fixed state."""
-    current = int(state.current[stream])
+    current = int(state.tables.copies[stream])
     return Snapshot(
         memory=state.memory[:, stream, current].clone(),
         window=state.window[:, stream].clone(),
@@ -44,7 +44,7 @@ def restore(state: State, stream: int, snapshot: Snapshot) -> None:
     state.memory[:, stream, 0] = snapshot.memory
     state.window[:, stream] = snapshot.window
     state.tail[:, stream] = snapshot.tail
-    state.current[stream] = 0
+    state.tables.copies[stream] = 0
 
 
 def copy_page(state: State, source: int, target: int) -> None:

@@ -11,7 +11,7 @@ from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane, Unabsorbed
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
-from intarsia.kernels.rows import Piece, rows_of
+from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
 
@@ -75,7 +75,7 @@ class MtpGuesses:
             last.append(rows - 1)
             lane.unabsorbed = Unabsorbed(first + count)
         state, selected = self._model.mtp_hidden(
-            rows_of(pieces, self._state.page_table), pad_rows(torch.cat(hidden)), self._state
+            self._state.rows(pieces), pad_rows(torch.cat(hidden)), self._state
         )
         return state, selected, last
 
@@ -114,7 +114,7 @@ class MtpGuesses:
             pieces.append(Piece(lane.slot, position, lane.drafts[-1:], False))
             chain.row = row
         shared = selected if self._model.config.index_share_for_mtp_iteration else None
-        return self._model.mtp_hidden(rows_of(pieces, self._state.page_table), state, self._state, shared)
+        return self._model.mtp_hidden(self._state.rows(pieces), state, self._state, shared)
 
 
 def _in_order(chains: Sequence[_Chain]) -> bool:

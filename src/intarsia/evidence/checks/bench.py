@@ -167,7 +167,7 @@ class Bench:
         require(loop.pool.free == loop.pool.pages, f"{what}: {loop.pool.pages - loop.pool.free} pages leaked")
         require(loop.places.free == engine.settings.streams, f"{what}: a stream leaked")
         require(
-            bool((loop.state.page_table == loop.state.null_page).all()), f"{what}: a page is still mapped"
+            bool((loop.state.tables.pages == loop.state.null_page).all()), f"{what}: a page is still mapped"
         )
         null = loop.state.null_page
         empty = not any(cache[:, null].float().any() for cache in loop.state.paged)

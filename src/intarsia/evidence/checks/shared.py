@@ -9,7 +9,7 @@ from torch import Tensor
 from intarsia.core.rows import pad_rows
 from intarsia.evidence.checks.bench import PAGE
 from intarsia.evidence.checks.coverage import CheckReport, Coverage
-from intarsia.kernels.rows import Piece, rows_of
+from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State, StateSettings
 
@@ -82,7 +82,7 @@ class _Shared:
 
     def _run(self, pieces: Sequence[Piece], state: State) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each piece's hidden rows, logits and MTP rows."""
-        rows = rows_of(pieces, state.page_table)
+        rows = state.rows(pieces)
         hidden = self._model.hidden(rows, state)
         logits = self._model.head(hidden)
         mtp = torch.zeros_like(hidden)
@@ -96,7 +96,7 @@ class _Shared:
                 )
                 for p in pieces
             ]
-            mtp, _ = self._model.mtp_hidden(rows_of(following, state.page_table), hidden, state)
+            mtp, _ = self._model.mtp_hidden(state.rows(following), hidden, state)
         bounds = rows.starts.tolist()
         ordered = sorted(range(len(pieces)), key=lambda index: not pieces[index].recurrent)
         outputs = {}
@@ -109,22 +109,23 @@ class _Shared:
         state = self._model.new_state(self._settings)
         pages = self._settings.window_pages
         for stream, length in enumerate(HISTORIES):
-            state.page_table[stream] = torch.arange(pages) + stream * pages
+            state.map_pages(stream, range(stream * pages, (stream + 1) * pages))
             state.reset(stream)
             if length:
                 tokens = self._tokens[stream]
-                rows = rows_of([Piece(stream, 0, tokens[:length], False)], state.page_table)
+                rows = state.rows([Piece(stream, 0, tokens[:length], False)])
                 hidden = self._model.hidden(rows, state)
                 state.commit(stream, 1)
                 if self._model.weights.mtp is not None:
-                    rows = rows_of([Piece(stream, 0, tokens[1 : length + 1], False)], state.page_table)
+                    rows = state.rows([Piece(stream, 0, tokens[1 : length + 1], False)])
                     self._model.mtp_hidden(rows, pad_rows(hidden[:length]), state)
         return state
 
     def _copy(self) -> State:
         state = self._model.new_state(self._settings)
-        for name in ("latents", "pooled", "memory", "window", "tail", "current", "page_table"):
+        for name in ("latents", "pooled", "memory", "window", "tail"):
             getattr(state, name).copy_(getattr(self._begin, name))
+        state.tables.take(self._begin.tables)
         return state
 
     def _same(self, kind: str, split: Sequence[int], form: str, left: Tensor, right: Tensor) -> None:

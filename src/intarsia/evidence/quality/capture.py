@@ -12,7 +12,7 @@ from intarsia.core.rows import pad_rows
 from intarsia.evidence.quality.windows import Window
 from intarsia.groups.group import SINGLE, Group
 from intarsia.kernels.linear import linear
-from intarsia.kernels.rows import Piece, rows_of
+from intarsia.kernels.rows import Piece
 from intarsia.kernels.weights import Weight
 from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
@@ -80,7 +80,7 @@ def run_window(
     model.check_tokens(tokens)
     pages = -(-len(tokens) // DEFAULT_PAGE)
     state = model.new_state(StateSettings(streams=1, window=pages * DEFAULT_PAGE, pages=pages))
-    state.page_table[0] = torch.arange(pages)
+    state.map_pages(0, range(pages))
     hashes = [xxhash.xxh3_64() for _ in model.weights.layers]
 
     def see(layer: int, streams: Tensor) -> None:
@@ -91,6 +91,6 @@ def run_window(
     for begin in range(0, len(tokens), PROMPT_ROWS):
         piece = list(tokens[begin : begin + PROMPT_ROWS])
         count = len(piece)
-        rows = rows_of([Piece(0, begin, piece, recurrent=False)], state.page_table)
+        rows = state.rows([Piece(0, begin, piece, recurrent=False)])
         parts.append(model.hidden(rows, state, see if watch else None)[:count])
     return torch.cat(parts), tuple(found.intdigest() for found in hashes) if watch else ()

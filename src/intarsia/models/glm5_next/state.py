@@ -1,5 +1,6 @@
 """What streams leave behind between steps: paged caches and fixed state, allocated once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,9 @@ from torch import Tensor
 
 from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.rows import Piece, Rows, rows_of
 from intarsia.models.errors import StateError
+from intarsia.models.glm5_next.tables import Tables
 
 DEFAULT_PAGE = 512
 _LATENTS = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
@@ -60,7 +63,8 @@ class State:
     then the MTP layer; latent_scales float32 [M, pages + 1, page], None unless latents are FP8;
     tail [M, streams, ring, 2 D]; memory [kda layers, streams, copies, H, K, V] float32;
     window [kda layers, streams, ring, channels]; current int32 [streams], the copy that holds a stream's
-    committed state; page_table int32 [streams, pages of a window], null where nothing is mapped.
+    committed state; page_table int32 [streams, pages of a window], null where nothing is mapped. The last two
+    are the host's to write, in `tables`.
     """
 
     def __init__(
@@ -100,10 +104,8 @@ class State:
         self.tail = zeros(mla, streams, ring, 2 * key)
         self.memory = zeros(kda, streams, settings.step_rows, heads, width, width, dtype=torch.float32)
         self.window = zeros(kda, streams, conv_ring, 3 * heads * width)
-        self.current = zeros(streams, dtype=torch.int32)
-        self.page_table = torch.full(
-            (streams, settings.window_pages), settings.pages, dtype=torch.int32, device=device
-        )
+        self.tables = Tables(streams, settings.window_pages, settings.pages, device)
+        self.current, self.page_table = self.tables.current, self.tables.page_table
 
     @property
     def null_page(self) -> int:
@@ -121,11 +123,20 @@ class State:
     def reset(self, stream: int) -> None:
         """Begin a new sequence: zero delta-rule state. Rings and pages need nothing, positions guard them."""
         self.memory[:, stream, 0] = 0
-        self.current[stream] = 0
+        self.tables.copies[stream] = 0
 
     def commit(self, stream: int, rows: int) -> None:
         """Keep the first `rows` rows of the stream's last recurrent step."""
-        self.current[stream] = rows - 1
+        self.tables.copies[stream] = rows - 1
+
+    def map_pages(self, stream: int, pages: Sequence[int]) -> None:
+        """Make a stream's first pages the physical ones `pages`; for callers without a pool."""
+        self.tables.pages[stream, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+
+    def rows(self, pieces: Sequence[Piece]) -> Rows:
+        """`pieces` as rows of a step, with what the host has decided about these caches since then."""
+        self.tables.publish()
+        return rows_of(pieces, self.page_table)
 
     @property
     def paged(self) -> tuple[Tensor, ...]:
