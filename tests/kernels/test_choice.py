@@ -26,9 +26,9 @@ def test_on_a_cpu_the_reference_runs_and_triton_says_why_not(operation):
     formats = {"linear": ("MXFP8",), "experts": ("NVFP4", "NVFP4"), "kda_step": ()}[operation]
     shape = {"linear": (64, 64), "experts": (8, 64, 64), "kda_step": (4, 64)}[operation]
     rows = choice.explain(Case(operation, formats, torch.float32, CPU, shape))
-    assert [(row.candidate, row.chosen) for row in rows] == [("triton", False), ("reference", True)]
-    assert rows[0].refusal == "the device is cpu, not cuda"
-    assert rows[1].refusal == ""
+    assert [(row.candidate, row.chosen) for row in rows[-2:]] == [("triton", False), ("reference", True)]
+    assert all(row.refusal == "the device is cpu, not cuda" for row in rows[:-1])
+    assert rows[-1].refusal == ""
 
 
 @pytest.mark.parametrize(

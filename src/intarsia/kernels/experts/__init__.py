@@ -1,24 +1,62 @@
 """Feed-forward blocks: one SwiGLU for all rows, or many behind a router."""
 
+import torch
 from torch import Tensor
 
-from intarsia.kernels.choice import TRITON, Case, choose
-from intarsia.kernels.experts import launch, reference
+from intarsia.formats.stored import Stored
+from intarsia.kernels.choice import GLUON, TRITON, Case, choose
+from intarsia.kernels.errors import KernelError
+from intarsia.kernels.experts import launch, packed_launch, reference
+from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, pack, unpack
 from intarsia.kernels.experts.reference import swiglu
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.router import Routing
 from intarsia.kernels.weights import Weight
 
-__all__ = ["routed_experts", "swiglu"]
+__all__ = ["ExpertStack", "PackedExperts", "pack", "prepare", "routed_experts", "swiglu", "unpack"]
 
 
-def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: float) -> Tensor:
-    """Weighted sum, float32 [R, D], of each row's experts; padding rows get zeros.
+def routed_experts(
+    x: Tensor,
+    routing: Routing,
+    gate_up: ExpertStack,
+    down: ExpertStack,
+    limit: float,
+    plus: Tensor | None = None,
+) -> Tensor:
+    """Weighted sum, float32 [R, D], of each row's experts, and `plus` float32 [R, D] where given; padding
+    rows get zeros and `plus`.
 
-    gate_up [E, 2I, D] and down [E, D, I]. A row's results are added in the order of its own choice, so its
-    bits do not depend on other rows.
+    gate_up [E, 2I, D] and down [E, D, I], as stored or as `prepare` gives them. A row's results are added in
+    the order of its own choice, so its bits do not depend on other rows.
     """
-    formats = (format_of(gate_up), format_of(down))
-    case = Case("experts", formats, x.dtype, x.device, (down.shape[0], down.shape[2], down.shape[1]))
-    run = launch.launch if choose(case) == TRITON else reference.routed_experts
-    return run(x, routing, gate_up, down, limit)
+    name = choose(_case(gate_up, down, x.dtype, x.device))
+    if isinstance(gate_up, PackedExperts) and isinstance(down, PackedExperts):
+        if name == GLUON:
+            return packed_launch.launch(x, routing, gate_up, down, limit, plus)
+        if name == TRITON:
+            raise KernelError("experts", found="experts in tiles", action="unpack them for the triton kernel")
+    elif name != "reference":
+        return launch.launch(x, routing, gate_up, down, limit, plus)  # type: ignore[arg-type]
+    routed = reference.routed_experts(x, routing, gate_up, down, limit)
+    return routed if plus is None else routed + plus
+
+
+def prepare(
+    gate_up: Weight, down: Weight, dtype: torch.dtype, device: torch.device
+) -> tuple[ExpertStack, ExpertStack]:
+    """The experts of a layer as the kernel of rows in `dtype` on `device` wants them: as they are, or in
+    tiles and in the same memory, the arguments being spent.
+    """
+    if not (isinstance(gate_up, Stored) and isinstance(down, Stored)):
+        return gate_up, down
+    if choose(_case(gate_up, down, dtype, device)) != GLUON:
+        return gate_up, down
+    return pack(gate_up, gated=True), pack(down, gated=False)
+
+
+def _case(gate_up: ExpertStack, down: ExpertStack, dtype: torch.dtype, device: torch.device) -> Case:
+    names = tuple(
+        stack.format if isinstance(stack, PackedExperts) else format_of(stack) for stack in (gate_up, down)
+    )
+    return Case("experts", names, dtype, device, (down.shape[0], down.shape[2], down.shape[1]))

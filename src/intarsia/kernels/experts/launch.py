@@ -64,8 +64,11 @@ def refuse(case: Case) -> str:
 offer("experts", refuse)
 
 
-def launch(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: float) -> Tensor:
-    """Weighted sum, float32 [R, D], of each row's experts; padding rows get zeros.
+def launch(
+    x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: float, plus: Tensor | None = None
+) -> Tensor:
+    """Weighted sum, float32 [R, D], of each row's experts, and `plus` where given; padding rows get zeros
+    and `plus`.
 
     gate_up [E, 2I, D] and down [E, D, I]. What SwiGLU gives is rounded to the dtype of `x`; everything
     else is float32. The host looks at no value.
@@ -83,7 +86,17 @@ def launch(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: fl
         _product(kernels, inner, down, blocks, parts, top=top, limit=limit, gated=False)
         out = torch.empty(rows, width, dtype=torch.float32, device=x.device)
         kernels.combine[(rows, -(-width // _COMBINE_SIZE))](
-            parts, chosen, routing.weights.contiguous(), out, width, TOP=top, SIZE=_COMBINE_SIZE, num_warps=4
+            parts,
+            chosen,
+            routing.weights.contiguous(),
+            parts if plus is None else plus.contiguous(),
+            out,
+            width,
+            TOP=top,
+            PLUS=plus is not None,
+            SIZE=_COMBINE_SIZE,
+            OVERLAP=False,
+            num_warps=4,
         )
     return out
 

@@ -1,15 +1,15 @@
-"""NVFP4 experts in the order in which the lanes of a tensor core read them: a permutation of the stored bytes.
+"""NVFP4 experts in the order in which the lanes of a tensor core read them: the stored bytes, permuted.
 
 Rows go in tiles of 128, columns in steps of 128:
 
-    codes   [tile, step, quarter 4, place 32, lane 4, 16 bytes]    a lane's 16 bytes are 32 consecutive columns
-    scales  [tile, step, place 32, lane 4, quarter 4, 2 bytes]     of the same columns
+    codes   [tile, step, quarter 4, place 32, lane 4, 16 bytes]    16 bytes are 32 consecutive columns
+    scales  [tile, step, place 32, lane 4, quarter 4, 2 bytes]     those of the same columns
 
 so that a warp's load of codes is 512 consecutive bytes and a lane's eight scales of a step are one load of
-eight bytes. Of a plain stack, row 128 tile + 32 quarter + place lies there. Of gate and up rows, even quarters
-hold gate rows and odd ones the up rows of the same number, which puts each pair into one lane; they are also
-renumbered inside each 128 (`_rows_of_places`), so that neighbouring lanes write neighbouring values of what
-the next product reads.
+eight bytes. Of a plain stack, row 128 tile + 32 quarter + place lies there. Of gate and up rows, even
+quarters hold gate rows and odd ones the up rows of the same number, which puts each pair into one lane; they
+are also renumbered inside each 128 (`_rows_of_places`), so that neighbouring lanes write neighbouring values
+of what the next product reads.
 
 `pack` and `unpack` work in place: a layer's experts are gigabytes and no second copy of them may live.
 """
@@ -68,6 +68,10 @@ class PackedExperts:
         others = {name: tensor[index] if tensor.ndim else tensor for name, tensor in self.others.items()}
         tensors = {"weight": codes, "weight_scale": scales.view(torch.float8_e4m3fn), **others}
         return Stored(self.format, tensors, self.shape[1:])
+
+
+ExpertStack = Stored | Tensor | PackedExperts
+"""A stack of experts as stored, or in the order that a kernel of theirs wants."""
 
 
 def refusal(format_name: str, shape: tuple[int, ...]) -> str:

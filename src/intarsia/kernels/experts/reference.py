@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from intarsia.core.rows import pad_rows
-from intarsia.formats.stored import Stored
 from intarsia.kernels.elementwise import silu
+from intarsia.kernels.experts.packed import ExpertStack
 from intarsia.kernels.linear import linear
 from intarsia.kernels.looks import look
 from intarsia.kernels.router import Routing
@@ -21,7 +21,9 @@ def swiglu(gate_up: Tensor, limit: float) -> Tensor:
     return (silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).to(gate_up.dtype)
 
 
-def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, limit: float) -> Tensor:
+def routed_experts(
+    x: Tensor, routing: Routing, gate_up: ExpertStack, down: ExpertStack, limit: float
+) -> Tensor:
     """Weighted sum, float32 [R, D], of each row's experts; padding rows get zeros.
 
     gate_up [E, 2I, D] and down [E, D, I]. Only experts that a row needs are decoded, one at a time. A row's
@@ -41,9 +43,5 @@ def routed_experts(x: Tensor, routing: Routing, gate_up: Weight, down: Weight, l
     return total
 
 
-def _expert(weight: Weight, expert: int) -> Weight:
-    return weight[expert] if isinstance(weight, Tensor) else _stored_expert(weight, expert)
-
-
-def _stored_expert(weight: Stored, expert: int) -> Stored:
-    return weight.expert(expert)
+def _expert(weight: ExpertStack, expert: int) -> Weight:
+    return weight[expert] if isinstance(weight, Tensor) else weight.expert(expert)

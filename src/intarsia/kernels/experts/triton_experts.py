@@ -9,6 +9,7 @@ results go to places of their own until `combine` adds them in the order of the 
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from intarsia.kernels.codes import MXFP8, NVFP4, PLAIN, halves, multiply, mxfp8_tiles, nvfp4_tiles
 
@@ -163,10 +164,24 @@ def expert_rows(
 
 
 @triton.jit
-def combine(parts, experts, weights, out, D, TOP: tl.constexpr, SIZE: tl.constexpr):
-    """out [rows, D] = the sum over a row's choices of weight * part, in order; zero for rows without
-    choices.
+def combine(
+    parts,
+    experts,
+    weights,
+    plus,
+    out,
+    D,
+    TOP: tl.constexpr,
+    PLUS: tl.constexpr,
+    SIZE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """out [rows, D] = the sum over a row's choices of weight * part, in order, zero for rows without choices,
+    and `plus` [rows, D] at last where PLUS. OVERLAP: launched before the kernel before it has ended.
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
     total = tl.zeros([SIZE], tl.float32)
@@ -175,4 +190,6 @@ def combine(parts, experts, weights, out, D, TOP: tl.constexpr, SIZE: tl.constex
         real = tl.load(experts + pair) >= 0
         part = tl.load(parts + pair * D + d, mask=real & (d < D), other=0)
         total += tl.where(real, tl.load(weights + pair), 0.0) * part
+    if PLUS:
+        total += tl.load(plus + row * D + d, mask=d < D, other=0)
     tl.store(out + row * D + d, total, mask=d < D)

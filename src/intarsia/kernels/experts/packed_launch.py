@@ -1,0 +1,252 @@
+"""Experts in tiles: which kernel for how many rows, and the launches.
+
+The two products add in the same order whatever their configuration, so all of these choices touch no bits.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intarsia.kernels.choice import GLUON, Case, offer
+from intarsia.kernels.device import on_device_of
+from intarsia.kernels.errors import KernelError
+from intarsia.kernels.experts import packed
+from intarsia.kernels.experts.packed import TILE, PackedExperts
+from intarsia.kernels.router import Routing
+
+MOST_ROWS = 8192
+"""Rows that run at once: what lies between the products takes 300 KB a row at GLM-5.3-Flash's widths."""
+_OVERLAP_UP_TO = 16  # rows for which kernels start before the one before them has ended
+_FEW_PAIRS = 256  # pairs that one program sorts
+_CHUNK = 4096
+_PIECE = 4096
+_COMBINE_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight."""
+
+    pairs: int
+    quarters: int
+    depth: int
+    early_x: bool
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead."""
+
+    pairs: int
+    quarters: int
+    stages: int
+    depth: int
+
+
+Form = Few | Many
+
+# By rows, then by the mean number of pairs an expert.
+_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
+_FORMS: tuple[tuple[float, Form], ...] = (
+    (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
+    (16, Few(pairs=16, quarters=4, depth=2, early_x=False)),
+    (24, Many(pairs=32, quarters=2, stages=4, depth=3)),
+    (80, Many(pairs=64, quarters=2, stages=4, depth=2)),
+    (120, Many(pairs=128, quarters=2, stages=3, depth=2)),
+    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2)),
+)
+
+
+def refuse(case: Case) -> str:
+    """Why experts in tiles cannot run a case, or the empty string; shape: experts, inner width, width."""
+    gate_up, down = case.formats
+    if gate_up != down:
+        return f"gate and up in {gate_up}, down in {down}; one format is needed"
+    if case.dtype != torch.bfloat16:
+        return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 is needed"
+    return packed.refusal(gate_up, case.shape)
+
+
+offer("experts", refuse, GLUON)
+
+
+def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
+    """The kernel of a step; `width` is the smaller number of columns."""
+    if rows <= 2:
+        return _ONE_ROW
+    forms = [(most, form) for most, form in _FORMS if isinstance(form, Few) or form.stages * TILE <= width]
+    mean = pairs / experts
+    return next((form for most, form in forms if mean <= most), forms[-1][1])
+
+
+def launch(
+    x: Tensor,
+    routing: Routing,
+    gate_up: PackedExperts,
+    down: PackedExperts,
+    limit: float,
+    plus: Tensor | None = None,
+) -> Tensor:
+    """Weighted sum, float32 [R, D], of each row's experts, and `plus` where given; padding rows get zeros and
+    `plus`.
+
+    gate_up [E, 2I, D] and down [E, D, I]. What SwiGLU gives is rounded to bfloat16; everything else is
+    float32. The host looks at no value. Values of x must be below 2^63.
+    """
+    if not gate_up.gated or down.gated or gate_up.global_scales.shape[1] > 2:
+        raise KernelError(
+            "experts",
+            found="stacks in tiles that are not gate and up rows, and then down",
+            action="pack them with gated=True and gated=False",
+        )
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=torch.float32, device=x.device)
+    chosen, weights = routing.experts.contiguous(), routing.weights.contiguous()
+    x = x.contiguous()
+    with on_device_of(x):
+        for begin in range(0, rows, MOST_ROWS):
+            part = slice(begin, min(rows, begin + MOST_ROWS))
+            run = _Run(chosen[part], gate_up, down, limit)
+            run.combine(run.products(x[part]), weights[part], None if plus is None else plus[part], out[part])
+    return out
+
+
+class _Run:
+    """The launches of some rows."""
+
+    def __init__(self, chosen: Tensor, gate_up: PackedExperts, down: PackedExperts, limit: float) -> None:
+        from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_grouping
+
+        self.few_rows, self.many_rows = gluon_decode.few_rows, gluon_prefill.many_rows
+        self.combine_rows, self.grouping = triton_experts.combine, triton_grouping
+        self.chosen, self.gate_up, self.down, self.limit = chosen, gate_up, down, float(limit)
+        self.rows, self.top = chosen.shape
+        self.pairs = chosen.numel()
+        self.width, self.inner = gate_up.shape[2], down.shape[2]
+        self.form = form_of(self.rows, self.pairs, gate_up.shape[0], min(self.width, self.inner))
+        self.overlap = self.rows <= _OVERLAP_UP_TO
+        self.options = {"launch_pdl": True} if self.overlap else {}
+
+    def products(self, x: Tensor) -> Tensor:
+        """float32 [pairs, D] of each pair, without its weight."""
+        arranged = self._group(x)
+        inner = torch.empty(self.pairs, self.inner, dtype=torch.bfloat16, device=x.device)
+        parts = torch.empty(self.pairs, self.width, dtype=torch.float32, device=x.device)
+        self._product(arranged, self.gate_up, inner)
+        self._product(inner, self.down, parts)
+        return parts
+
+    def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
+        self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
+            parts,
+            self.chosen,
+            weights,
+            parts if plus is None else plus,
+            out,
+            self.width,
+            TOP=self.top,
+            PLUS=plus is not None,
+            SIZE=_COMBINE_SIZE,
+            OVERLAP=self.overlap,
+            num_warps=4,
+            **self.options,
+        )
+
+    def _group(self, x: Tensor) -> Tensor:
+        """Fill order and blocks; x as the products read it: [rows, D], or [pairs, D] in places of order."""
+        experts, each = self.gate_up.shape[0], self.form.pairs
+        small = self.pairs <= _FEW_PAIRS
+        self.blocks = self.pairs if small else experts + self.pairs // each
+        sizes = (self.pairs, self.blocks, self.blocks, self.blocks, 1)
+        numbers = torch.empty(sum(sizes), dtype=torch.int32, device=x.device)
+        *self.lists, total = torch.split_with_sizes(numbers, sizes)
+        many = isinstance(self.form, Many)
+        arranged = torch.empty(self.pairs if many else self.rows, self.width, dtype=x.dtype, device=x.device)
+        shape = {"K": self.width, "PIECE": _power_of_two_in(self.width, _PIECE)}
+        common = {**shape, "NT": each, "OVERLAP": self.overlap, **self.options}
+        if small:
+            self.grouping.group_few[(1 + self.rows,)](
+                self.chosen,
+                *self.lists,
+                x,
+                arranged,
+                self.pairs,
+                PLACES=max(16, 1 << (self.pairs - 1).bit_length()),
+                num_warps=8,
+                **common,
+            )
+        else:
+            chunk = min(_CHUNK, 1 << (self.pairs - 1).bit_length())
+            self.grouping.group_many[(experts + (0 if many else self.rows),)](
+                self.chosen,
+                *self.lists,
+                total,
+                x,
+                arranged,
+                self.pairs,
+                self.blocks,
+                EXPERTS=experts,
+                CHUNK=chunk,
+                num_warps=4,
+                **common,
+            )
+        if many:
+            order = self.lists[0]
+            self.grouping.gather_rows[(self.pairs,)](
+                x, order, total, arranged, TOP=self.top, **shape, num_warps=4
+            )
+        return arranged
+
+    def _product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
+        _, n, k = weight.shape
+        gated = weight.gated
+        common: dict[str, Any] = {
+            "N": n,
+            "K": k,
+            "PARTS": weight.global_scales.shape[1],
+            "GATED": gated,
+            "QUARTERS": self.form.quarters,
+            "NT": self.form.pairs,
+            "DEPTH": min(self.form.depth, k // TILE),
+        }
+        operands = (
+            weight.codes.view(torch.int32),
+            weight.scales.view(torch.int32),
+            weight.global_scales,
+            *self.lists,
+            out,
+            self.limit,
+        )
+        if isinstance(self.form, Few):
+            overlap = (1 if gated else 2) if self.overlap else 0
+            self.few_rows[(n // (32 * self.form.quarters), self.blocks)](
+                x.view(torch.int32),
+                *operands,
+                **common,
+                TOP=self.top,
+                EARLY_X=self.form.early_x,
+                PASSING=self.form.passing,
+                OVERLAP=overlap,
+                num_warps=4,
+                **self.options,
+            )
+        else:
+            self.many_rows[(n // (64 * self.form.quarters), self.blocks)](
+                _descriptor(x, self.form.pairs), *operands, **common, STAGES=self.form.stages, num_warps=8
+            )
+
+
+def _descriptor(x: Tensor, pairs: int) -> Any:
+    """Tiles [pairs, 128] of rows of x for the copy engine."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(x, [pairs, TILE], gl.NVMMASharedLayout(128, 16, 2))
+
+
+def _power_of_two_in(width: int, most: int) -> int:
+    """The largest power of two that divides `width`, at most `most`."""
+    return min(width & -width, most)
