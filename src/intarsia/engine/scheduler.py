@@ -29,7 +29,7 @@ class Scheduler:
 
     def _writing_part(self, lane: Lane) -> Part | None:
         if lane.writing:
-            part = Part(lane, lane.done, lane.tokens(lane.done, lane.length) + lane.drafts, True)
+            part = Part(lane, lane.done, [lane.reply.tokens[-1], *lane.drafts], True)
             part.logits = len(part.tokens)
             if self._fits(part):
                 return part

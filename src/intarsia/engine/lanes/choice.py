@@ -1,7 +1,8 @@
 """How many guesses each stream makes: as many as pay, none where none does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from intarsia.engine.lanes.costs import Costs
 
@@ -22,32 +23,45 @@ def choose(prospects: Sequence[Prospect], costs: Costs) -> list[int]:
     The chain of the MTP layer serves all streams at once, so its depth is tried from none upwards; at each
     depth a guess is taken if its chance of landing is worth its row.
     """
-    best, best_speed = [0] * len(prospects), len(prospects) / costs.step(len(prospects))
-    deepest = max((len(prospect.rates) for prospect in prospects if not prospect.copied), default=0)
+    streams = len(prospects)
+    gains = sorted(_gains(prospects), key=lambda gain: -gain.chance)
+    deepest = max((gain.place for gain in gains), default=0)
+    chains = sum(not prospect.copied for prospect in prospects)
+    steps = [costs.step(streams)]
+    """What a step with so many guesses takes."""
+    best, best_speed = [0] * streams, streams / steps[0]
     for depth in range(deepest + 1):
-        counts, speed = _at_depth(prospects, depth, costs)
-        if speed > best_speed:
-            best, best_speed = counts, speed
+        chained = costs.absorb(2 * chains) + (depth - 1) * costs.chain(chains) if depth else 0.0
+        counts = [0] * streams
+        tokens, guesses, time = float(streams), 0, steps[0] + chained
+        for gain in gains:
+            if gain.place > depth:
+                continue
+            if guesses + 1 == len(steps):
+                steps.append(costs.step(streams + guesses + 1))
+            grown = steps[guesses + 1] + chained
+            if (tokens + gain.chance) / grown <= tokens / time:
+                break
+            tokens, guesses, time = tokens + gain.chance, guesses + 1, grown
+            counts[gain.stream] += 1
+        if tokens / time > best_speed:
+            best, best_speed = counts, tokens / time
     return best
 
 
-def _at_depth(prospects: Sequence[Prospect], depth: int, costs: Costs) -> tuple[list[int], float]:
-    gains: list[tuple[float, int]] = []
+class _Gain(NamedTuple):
+    """A guess that could be made."""
+
+    chance: float
+    """Of landing."""
+    stream: int
+    place: int
+    """In the MTP layer's chain, from 1; 0 for a copied guess."""
+
+
+def _gains(prospects: Sequence[Prospect]) -> Iterator[_Gain]:
     for stream, prospect in enumerate(prospects):
         chance = 1.0
-        for rate in prospect.rates if prospect.copied else prospect.rates[:depth]:
+        for place, rate in enumerate(prospect.rates, 1):
             chance *= rate
-            gains.append((chance, stream))
-    gains.sort(key=lambda gain: -gain[0])
-    counts = [0] * len(prospects)
-    tokens, rows = float(len(prospects)), len(prospects)
-    chains = sum(not prospect.copied for prospect in prospects) if depth else 0
-    chained = costs.absorb(2 * chains) + (depth - 1) * costs.chain(chains) if chains else 0.0
-    time = costs.step(rows) + chained
-    for chance, stream in gains:
-        grown = costs.step(rows + 1) + chained
-        if (tokens + chance) / grown <= tokens / time:
-            break
-        tokens, rows, time = tokens + chance, rows + 1, grown
-        counts[stream] += 1
-    return counts, tokens / time
+            yield _Gain(chance, stream, 0 if prospect.copied else place)
