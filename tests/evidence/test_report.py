@@ -22,10 +22,11 @@ from intarsia.evidence.report.lines import Source
 from intarsia.evidence.report.markup import Markup, tag, text
 from intarsia.evidence.report.page import page
 from intarsia.evidence.report.svg import Axis, round_steps, short
+from intarsia.evidence.rerun import rerun
 from intarsia.evidence.speed.compare import compare_runs
 from intarsia.evidence.speed.run import measure_speed
 from intarsia.evidence.speed.settings import SpeedSettings
-from intarsia.evidence.verify import changes, rerun, verify_page, verify_receipt
+from intarsia.evidence.verify import changes, verify_page, verify_receipt
 
 SETTINGS = QualitySettings(tokens="1x48", repeat_windows=1)
 
@@ -222,8 +223,37 @@ def test_a_run_repeats(folder):
     figures = {**receipt.results["figures"], "positions": 47}
     changed = msgspec.structs.replace(receipt, results={**receipt.results, "figures": figures})
     assert [violation.where for violation in rerun(changed)] == ["figures.positions"]
-    with pytest.raises(ReportError, match="expected a quality receipt"):
-        rerun(receipts.read(folder / "memory.json"))
+
+
+def test_bytes_are_counted_again(folder):
+    receipt = receipts.read(folder / "memory.json")
+    assert rerun(receipt) == []
+    owners = [dict(row) for row in receipt.results["owners"]]
+    owners[0]["measured"] += 1
+    changed = msgspec.structs.replace(receipt, results={**receipt.results, "owners": owners})
+    (violation,) = rerun(changed)
+    assert violation.where == f"owners.{owners[0]['owner']}.measured"
+
+
+def test_what_cannot_run_again_is_said(folder):
+    with pytest.raises(ReportError, match="time is never the same twice"):
+        rerun(receipts.read(folder / "speed-a.json"))
+    receipt = receipts.read(folder / "quality.json")
+    ranked = msgspec.structs.replace(receipt, settings={**receipt.settings, "tp": 2})
+    with pytest.raises(ReportError, match="--tp 2"):
+        rerun(ranked)
+    described = {**receipt.results["base"]["source"], "inventory_sha256": "0" * 64}
+    base = {**receipt.results["base"], "source": described}
+    with pytest.raises(ReportError, match="other tensors"):
+        rerun(msgspec.structs.replace(receipt, results={**receipt.results, "base": base}))
+
+
+def test_the_demo_runs_again_wherever_its_receipt_was_made(made):
+    receipt = made["memory.json"]
+    subject = receipt.results["subject"]
+    moved = {**subject, "source": {**subject["source"], "path": "/no/such/folder"}}
+    results = {**receipt.results, "subject": moved}
+    assert rerun(msgspec.structs.replace(receipt, results=results)) == []
 
 
 def test_speed_receipts_compare(made):

@@ -24,7 +24,7 @@ class ReceiptVerify:
     files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """Receipts, and pages (.html)."""
     rerun: bool = False
-    """Measure quality again from the same files, and compare every figure."""
+    """Measure quality or memory again from the same files, and compare every figure."""
     text: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """The text that was read, for --rerun; the demo brings its own."""
     json: bool = False
@@ -41,7 +41,8 @@ class ReceiptVerify:
         return 1 if any(document["violations"] for document in documents) else 0
 
     def _check(self, file: str) -> dict[str, Any]:
-        from intarsia.evidence.verify import rerun, verify_page, verify_receipt
+        from intarsia.evidence.rerun import rerun
+        from intarsia.evidence.verify import verify_page, verify_receipt
 
         if Path(file).suffix == ".html":
             found = verify_page(file)

@@ -1,5 +1,7 @@
 """What a figure was measured on, and how it was set: what two runs must share to be compared."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,16 +34,17 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
 
 
 def clocks(device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Clocks in MHz, power in watts and temperature of a CUDA device now; what is not known is left out."""
+    """How the machine runs now: processor clocks in MHz and the load others put on it; of a CUDA device its
+    clock, temperature and power in milliwatts. What is not known is left out."""
     place = torch.device(device)
+    found: dict[str, Any] = {"load": list(os.getloadavg()), **_processor_clocks()}
     if place.type != "cuda":
-        return {}
+        return found
     readings = {
         "clock_mhz": torch.cuda.clock_rate,
         "temperature_c": torch.cuda.temperature,
         "power_mw": torch.cuda.power_draw,
     }
-    found = {}
     for name, read in readings.items():
         try:
             found[name] = int(read(place))
@@ -54,3 +57,12 @@ def synchronize(device: str | torch.device) -> None:
     """Wait until a device has done what it was given; nothing on the CPU."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _processor_clocks() -> dict[str, float]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    found = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    return {"processor_mhz_low": min(found), "processor_mhz_high": max(found)} if found else {}

@@ -9,16 +9,21 @@ import msgspec
 from intarsia.core import receipt as receipts
 from intarsia.core.receipt import Receipt
 from intarsia.evidence.forms import Form, tokenizer_sha256
-from intarsia.evidence.machine import clocks, machine
+from intarsia.evidence.loads.run import LoadsRun
+from intarsia.evidence.machine import machine
 from intarsia.evidence.memory.ledger import MemoryLedger
 from intarsia.evidence.quality.measure import Quality
+from intarsia.evidence.quality.settings import QualitySettings
+from intarsia.evidence.settings import kept, read_kept
 from intarsia.evidence.speed.compare import drafting
 from intarsia.evidence.speed.run import SpeedRun
+from intarsia.evidence.speed.settings import SpeedSettings
 from intarsia.loading.receipts import now, source_identity
 
 DRAFT = "the draft layer takes no part in likelihoods; its weights are in the layer errors alone"
 ONE_RANK = "one rank; several were not run"
 ON_CPU = "no GPU was used"
+OWN_PLACE = frozenset(["rank", "master", "master_port"])
 
 
 def form_identity(form: Form, *, hash_files: bool = True) -> dict[str, Any]:
@@ -42,22 +47,29 @@ def quality_receipt(quality: Quality) -> Receipt:
     return _made(
         "quality",
         quality.base,
-        _settings(asdict(quality.settings)),
+        _quality_settings(quality.settings),
         {
             "base": form_identity(quality.base),
             "candidate": form_identity(quality.candidate),
             "machine": machine(quality.settings.device),
-            "text": quality.text,
             "ranks": quality.ranks,
-            "repeat": asdict(quality.repeat),
             "candidate_repeat": asdict(quality.candidate_repeat) if quality.candidate_repeat else None,
-            "figures": quality.figures,
-            "worst": quality.worst,
-            "layers": quality.layers.as_dict() if quality.layers is not None else None,
+            **quality_results(quality),
         },
         quality.settings.device,
         notes,
     )
+
+
+def quality_results(quality: Quality) -> dict[str, Any]:
+    """What a quality run gives again each time."""
+    return {
+        "text": quality.text,
+        "repeat": asdict(quality.repeat),
+        "figures": quality.figures,
+        "worst": quality.worst,
+        "layers": quality.layers.as_dict() if quality.layers is not None else None,
+    }
 
 
 def speed_receipt(run: SpeedRun) -> Receipt:
@@ -67,7 +79,8 @@ def speed_receipt(run: SpeedRun) -> Receipt:
     settings = document.pop("settings")
     results = document | {
         "subject": form_identity(run.form),
-        "clocks_after": clocks(run.settings.device),
+        "clocks_before": run.clocks_before,
+        "clocks_after": run.clocks_after,
         "drafting": [asdict(row) | {"acceptance": row.acceptance} for row in drafting(run.as_dict())],
     }
     return _made("speed", run.form, settings, results, run.settings.device, notes)
@@ -75,7 +88,6 @@ def speed_receipt(run: SpeedRun) -> Receipt:
 
 def memory_receipt(ledger: MemoryLedger) -> Receipt:
     """The ledger with the plan's peak and the measured one."""
-    settings = {"device": ledger.device, "streams": ledger.streams, "context": ledger.context}
     results = ledger.as_dict() | {
         "subject": form_identity(ledger.form),
         "machine": machine(ledger.device),
@@ -84,14 +96,26 @@ def memory_receipt(ledger: MemoryLedger) -> Receipt:
             for moment in ("service", "load peak")
         },
     }
-    made = _made("memory", ledger.form, settings, results, ledger.device, [*ledger.not_measured, ONE_RANK])
+    made = _made(
+        "memory", ledger.form, ledger.settings, results, ledger.device, [*ledger.not_measured, ONE_RANK]
+    )
     whole = msgspec.structs.replace(made, predicted=ledger.predicted, measured=ledger.measured)
     return msgspec.structs.replace(whole, id=receipts.identity(whole))
 
 
+def loads_receipt(run: LoadsRun) -> Receipt:
+    """All samples of the loads of one checkpoint."""
+    document = run.as_dict()
+    notes = document.pop("not_run")
+    settings = document.pop("settings")
+    subjects = [form_identity(form, hash_files=False) for form in run.forms]
+    made = document | {"subjects": subjects}
+    return _made("loads", run.forms[-1], settings, made, run.settings.device, [*notes, ONE_RANK])
+
+
 def run_of(receipt: Receipt) -> dict[str, Any]:
     """A speed receipt as the run that `compare_runs` takes."""
-    return {**receipt.results, "settings": receipt.settings}
+    return {**receipt.results, "settings": kept(read_kept(receipt.settings, SpeedSettings), SpeedSettings)}
 
 
 def _made(
@@ -117,5 +141,7 @@ def _model_type(form: Form) -> str:
     return str(form.checkpoint.config.get("model_type", ""))
 
 
-def _settings(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+def _quality_settings(settings: QualitySettings) -> dict[str, Any]:
+    """Without this rank's own place, which is among the results."""
+    found = kept(settings, QualitySettings)
+    return {name: value for name, value in found.items() if name not in OWN_PLACE}

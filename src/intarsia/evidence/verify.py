@@ -1,4 +1,4 @@
-"""Checking receipts and pages: hashes, files, totals that follow from each other, and figures made again."""
+"""Checking receipts and pages: hashes, files, and totals that follow from each other."""
 
 import html
 import math
@@ -13,13 +13,9 @@ import msgspec
 from intarsia.core import receipt as receipts
 from intarsia.core.errors import Violation
 from intarsia.core.json import JsonError, parse_object
-from intarsia.core.progress import SILENT, Progress
 from intarsia.core.receipt import Receipt, SourceIdentity
 from intarsia.evidence.errors import ReportError
-from intarsia.evidence.forms import Form, open_form
-from intarsia.evidence.quality.measure import HELD_OUT, measure_quality
-from intarsia.evidence.quality.settings import QualitySettings
-from intarsia.evidence.receipts import quality_receipt
+from intarsia.evidence.receipts import run_of
 from intarsia.evidence.report.page import page
 from intarsia.evidence.speed.compare import drafting
 
@@ -85,36 +81,6 @@ def verify_page(path: str | os.PathLike[str]) -> list[Violation]:
     return found
 
 
-def rerun(
-    receipt: Receipt, text: str | os.PathLike[str] | None = None, progress: Progress = SILENT
-) -> list[Violation]:
-    """Measure again what a quality receipt measured, from the files it names, and compare every figure.
-
-    `text` is the file that was read, if it was not the demo's held-out text. Figures are equal on the machine
-    that wrote the receipt. Raises ReportError for other kinds, and for manifests that are no built-in recipe.
-    """
-    if receipt.kind != "quality":
-        raise ReportError(receipt.kind, found="a measurement of time or memory", expected="a quality receipt")
-    base, candidate = (_form(receipt.results[side]) for side in ("base", "candidate"))
-    fields = {name: receipt.settings[name] for name in QualitySettings.__dataclass_fields__}
-    again = quality_receipt(
-        measure_quality(
-            base,
-            candidate,
-            text if text is not None else HELD_OUT,
-            QualitySettings(**fields),
-            layers=receipt.results["layers"] is not None,
-            progress=progress,
-        )
-    )
-    parts = ("text", "repeat", "figures", "worst", "layers")
-    return [
-        Violation("rerun", name, str(theirs)[:60], str(ours)[:60])
-        for part in parts
-        for name, ours, theirs in changes(receipt.results[part], again.results[part], part)
-    ]
-
-
 def changes(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Every value in which two documents differ: its path and both values, None where one has none."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
@@ -161,9 +127,9 @@ def _totals(receipt: Receipt) -> Iterator[Violation]:
     if receipt.kind == "quality":
         pairs = list(_quality_totals(results))
     elif receipt.kind == "speed":
-        run = {**results, "settings": receipt.settings}
-        for told, row in zip(results["drafting"], drafting(run), strict=True):
-            pairs.append((f"break-even of {row.cell}", told["break_even"], row.break_even))
+        for told, row in zip(results["drafting"], drafting(run_of(receipt)), strict=True):
+            for name in ("drafted", "accepted", "acceptance", "tokens_per_step", "break_even"):
+                pairs.append((f"{name} of {row.cell}", told[name], getattr(row, name)))
     elif receipt.kind == "memory":
         for moment, total in results["totals"].items():
             known = [
@@ -194,19 +160,3 @@ def _quality_totals(results: Mapping[str, Any]) -> Iterator[tuple[str, float, fl
         kld = math.fsum(row["kld"] * row["positions"] for row in documents) / figures["positions"]
         yield "mean KLD", figures["kld"]["mean"], kld
         yield "positions", figures["positions"], sum(row["positions"] for row in documents)
-
-
-def _form(described: Mapping[str, Any]) -> Form:
-    path = described["source"]["path"]
-    recipe = described["recipe"]
-    if described["manifest_sha256"] is not None and recipe is None:
-        raise ReportError(
-            described["label"],
-            found="a manifest of its own",
-            expected="a built-in recipe",
-            action="run it by hand",
-        )
-    form = open_form(path, recipe)
-    if form.manifest_sha256 != described["manifest_sha256"]:
-        raise ReportError(described["label"], found="another manifest", expected=described["manifest_sha256"])
-    return form

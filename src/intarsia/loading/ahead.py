@@ -78,6 +78,11 @@ class Ahead:
             self._submit(buffer)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the ring."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    @property
     def left(self) -> int:
         """Bytes of the spans that were not taken yet."""
         rest = self._spans[self._at :]

@@ -58,6 +58,12 @@ class Staging:
         for twin in self._twins:
             twin.close()
 
+    @property
+    def nbytes(self) -> int:
+        """Host memory that this holds now."""
+        ring = self.ahead.nbytes if self.ahead is not None else 0
+        return ring + sum(buffer.nbytes for buffer in self._buffers)
+
     def read_ahead(self, spans: Sequence[Span], threads: int | None = None) -> None:
         """Begins to read what will be asked for. Use the staging as a context, which ends the reading."""
         self._twins = [self.reader.twin() for _ in range(threads or reading_threads())]

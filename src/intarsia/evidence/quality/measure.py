@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from intarsia.checkpoint.paths import DEMO
 from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.text.tokenizer import Tokenizer
+from intarsia.engine.threads import use_threads
 from intarsia.evidence.errors import TextError
 from intarsia.evidence.forms import Form, require_equal_sources, tokenizer_of
 from intarsia.evidence.quality.capture import Capture, capture
@@ -129,8 +128,7 @@ def measure_on(
     What runs on several ranks is read twice too. Raises RanksDifferError for ranks started otherwise.
     """
     settings, windows = task.settings, task.windows
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    use_threads(settings.threads, arrange(task.base.checkpoint).config.hidden_size)
     progress = ranks.watched(progress)
     ranks.agree(windows)
     errors = layer_errors(task.base, task.candidate, progress=progress) if layers and ranks.leads else None

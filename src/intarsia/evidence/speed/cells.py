@@ -78,10 +78,14 @@ def cells_of(settings: SpeedSettings, window: int, can_draft: bool) -> tuple[lis
     """The cells that a model of this window can run, and in words what is left out."""
     cells, left_out = [], []
     for length in settings.prompts:
-        if length > window:
-            left_out.append(f"prompt of {length:,} tokens: the model's window is {window:,}")
-        else:
+        if length <= window or settings.beyond_window:
             cells.append(Cell("prompt", length))
+        else:
+            left_out.append(f"prompt of {length:,} tokens: the model's window is {window:,}")
+    if any(cell.size > window for cell in cells):
+        left_out.append(
+            f"replies to prompts beyond the model's window of {window:,}: only the time was taken"
+        )
     for streams in settings.streams:
         cells.append(Cell("decode", streams))
         if settings.drafts and can_draft:

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from intarsia.core.progress import SILENT, Progress
+from intarsia.engine.threads import use_threads
 from intarsia.evidence.forms import Form, require_equal_sources, tokenizer_of
-from intarsia.evidence.machine import machine
+from intarsia.evidence.machine import clocks, machine
 from intarsia.evidence.quality.documents import read_corpus
 from intarsia.evidence.quality.measure import default_text
+from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.cells import PROMPT_OF_DECODE, Cell, Sample, cells_of, time_cell
 from intarsia.evidence.speed.floor import Floor, floors
 from intarsia.evidence.speed.settings import SpeedSettings
+from intarsia.loading.arrange import arrange
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 
@@ -32,12 +33,14 @@ class SpeedRun:
     samples: tuple[Sample, ...]
     floors: tuple[Floor, ...]
     not_run: tuple[str, ...]
+    clocks_before: Mapping[str, Any]
+    clocks_after: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values, what `bench compare` reads."""
         return {
             "label": self.form.label,
-            "settings": _json(asdict(self.settings)),
+            "settings": kept(self.settings, SpeedSettings),
             "machine": dict(self.machine),
             "text_sha256": self.text_sha256,
             "session": self.session,
@@ -60,8 +63,7 @@ def measure_speed(
     After the last round the first form is measured once more. All models are in memory together.
     """
     settings = settings or SpeedSettings()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    use_threads(settings.threads, arrange(forms[0].checkpoint).config.hidden_size)
     for other in forms[1:]:
         require_equal_sources(forms[0], other)
     corpus = read_corpus(text if text is not None else default_text(forms[0]), tokenizer_of(forms[0]))
@@ -70,9 +72,11 @@ def measure_speed(
     window = min(model.config.max_position_embeddings for model in models)
     can_draft = all(model.weights.mtp is not None for model in models)
     cells, not_run = cells_of(settings, window, can_draft)
+    before = clocks(settings.device)
     needed = max([cell.size if cell.kind == "prompt" else PROMPT_OF_DECODE for cell in cells])
     tokens = (tokens * -(-needed // len(tokens)))[: max(needed, len(tokens))]
     samples = _samples(models, cells, tokens, settings, progress)
+    after = clocks(settings.device)
     letters = "ABCDEFGH"[: len(forms)]
     design = f"{' '.join(letters)} in every round, then A again" if len(forms) > 1 else "A alone"
     return tuple(
@@ -86,6 +90,8 @@ def measure_speed(
             tuple(sample for sample in samples if sample.subject == letters[index]),
             floors(model, cells),
             tuple(not_run),
+            before,
+            after,
         )
         for index, (form, model) in enumerate(zip(forms, models, strict=True))
     )
@@ -124,7 +130,3 @@ def _samples(
 def _session(samples: Sequence[Sample]) -> str:
     """What names a session: the timings themselves, which no other session repeats."""
     return hashlib.sha256(repr([sample.seconds for sample in samples]).encode()).hexdigest()[:16]
-
-
-def _json(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

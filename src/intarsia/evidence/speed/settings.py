@@ -12,6 +12,8 @@ class SpeedSettings(LoadSettings):
 
     prompts: tuple[int, ...] = (2048, 8192, 32768)
     """Prompt lengths in tokens; those beyond the model's window are not run, and said so."""
+    beyond_window: bool = False
+    """Time prompts beyond the model's window as well: the work is the same, the reply would mean nothing."""
     streams: tuple[int, ...] = (1, 8)
     """Streams that write at once."""
     decode_tokens: int = 64
