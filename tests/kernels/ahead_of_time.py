@@ -1,5 +1,5 @@
-"""Compiles the Triton kernels of launches for sm_90 on a machine without a GPU, with the launches' own
-constants.
+"""Compiles the Triton and Gluon kernels of launches for sm_90 on a machine without a GPU, with the launches'
+own constants.
 """
 
 import re
@@ -15,15 +15,16 @@ TYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.uint8: "u8",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.int16: "i16",
     torch.int32: "i32",
     torch.int64: "i64",
 }
-OPTIONS = ("num_warps",)
+OPTIONS = ("num_warps", "launch_pdl")
 
 
 class Compiled:
-    """Stands where a `triton.jit` function stands; a launch compiles it and is kept in `built`."""
+    """Stands where a jitted function stands, of Triton or Gluon; a launch compiles it into `built`."""
 
     def __init__(self, function) -> None:
         self.function = function
@@ -36,6 +37,7 @@ class Compiled:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler.compiler import ASTSource
+        from triton.experimental.gluon._runtime import GluonASTSource
 
         names = list(self.function.arg_names)
         options = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
@@ -45,16 +47,20 @@ class Compiled:
         attributes = {}
         for index, name in enumerate(names):
             value, parameter = given[name], self.function.params[index]
-            if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
                 signature[name], constants[name] = "constexpr", value
             elif isinstance(value, Tensor):
                 signature[name] = "*" + TYPES[value.dtype]
                 attributes[(index,)] = [["tt.divisibility", 16]]
+            elif hasattr(value, "block_shape"):
+                block = ", ".join(map(str, value.block_shape))
+                signature[name] = f"tensordesc<{TYPES[value.base.dtype]}[{block}],{value.layout!r}>"
             else:
                 signature[name] = "fp32" if isinstance(value, float) else "i32"
                 if isinstance(value, int) and value % 16 == 0:
                     attributes[(index,)] = [["tt.divisibility", 16]]
-        source = ASTSource(self.function, signature, constants, attributes)
+        kind = GluonASTSource if self.function.is_gluon() else ASTSource
+        source = kind(self.function, signature, constants, attributes)
         self.built.append(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options))
 
 

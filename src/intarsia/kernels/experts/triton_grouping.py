@@ -123,32 +123,37 @@ def group_many(
     else:
         below = tl.zeros([CHUNK], tl.int32)
         equal = tl.zeros([CHUNK], tl.int32)
-        for at in range(0, pairs, CHUNK):
+        at = 0
+        while at < pairs:
             place = at + tl.arange(0, CHUNK)
             other = tl.load(experts + place, mask=place < pairs, other=-1)
             below += ((other >= 0) & (other < expert)).to(tl.int32)
             equal += (other == expert).to(tl.int32)
+            at += CHUNK
         start = tl.sum(below, 0)
         own = tl.sum(equal, 0)
         target = start
-        end = pairs
+        at = 0
         if own == 0:
-            end = 0
-        for at in range(0, end, CHUNK):
+            at = pairs
+        while at < pairs:
             place = at + tl.arange(0, CHUNK)
             mine = (tl.load(experts + place, mask=place < pairs, other=-1) == expert).to(tl.int32)
             tl.store(order + target + tl.cumsum(mine, 0) - 1, place, mask=mine > 0)
             target += tl.sum(mine, 0)
-        first = expert + start // NT
+            at += CHUNK
+        block = expert + start // NT
         past = expert + 1 + (start + own) // NT
         if expert == EXPERTS - 1:
             past = blocks
             tl.store(total, start + own)
-        for block in range(first, past):
-            done = (block - first) * NT
+        done = 0
+        while block < past:
             tl.store(block_expert + block, expert)
             tl.store(block_start + block, start + done)
             tl.store(block_count + block, tl.maximum(tl.minimum(own - done, NT), 0))
+            block += 1
+            done += NT
 
 
 @triton.jit

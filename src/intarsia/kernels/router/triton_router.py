@@ -1,0 +1,114 @@
+# mypy: ignore-errors
+"""The router in two kernels: scores in ranges of columns, then each row's choice and weights.
+
+A score is the sum of RANGES partial sums in their order, each of them a chain of products in the order of
+columns; none of it depends on how many rows there are.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def order_of(value):
+    """int32 that sorts as the float32 does."""
+    bits = value.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def score(
+    x,
+    weight,
+    parts,
+    rows,
+    EXPERTS: tl.constexpr,
+    K: tl.constexpr,
+    RANGES: tl.constexpr,
+    BE: tl.constexpr,
+    BK: tl.constexpr,
+    NT: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """parts float32 [RANGES, rows, EXPERTS]: x [rows, K] times the weight over one range of columns each.
+
+    WIDE: products of float32 numbers, for a weight of float32 (or without tensor cores).
+    """
+    expert = tl.program_id(0) * BE + tl.arange(0, BE)
+    row = tl.program_id(2) * NT + tl.arange(0, NT)
+    first = tl.program_id(1) * (K // RANGES)
+    column = first + tl.arange(0, BK)
+    weight_at = weight + tl.minimum(expert, EXPERTS - 1)[:, None] * K + column[None, :]
+    x_at = x + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * K + column[None, :]
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    total = tl.zeros([BE, NT], tl.float32)
+    for step in tl.range(0, K // (RANGES * BK), num_stages=STAGES):
+        w = tl.load(weight_at + step * BK)
+        rows_of_x = tl.load(x_at + step * BK)
+        if WIDE:
+            total = tl.dot(
+                w.to(tl.float32), tl.trans(rows_of_x).to(tl.float32), total, input_precision="ieee"
+            )
+        else:
+            total = tl.dot(w, tl.trans(rows_of_x), total)
+    at = parts + (tl.program_id(1) * rows + row).to(tl.int64)[None, :] * EXPERTS + expert[:, None]
+    tl.store(at, total, mask=(row < rows)[None, :] & (expert < EXPERTS)[:, None])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def choose(
+    parts,
+    bias,
+    streams,
+    experts,
+    weights,
+    rows,
+    scaling,
+    eps,
+    EXPERTS: tl.constexpr,
+    RANGES: tl.constexpr,
+    TOP: tl.constexpr,
+    PLACES: tl.constexpr,
+    SLOTS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """One program a row: the TOP experts by sigmoid of the score + bias, ties to the lowest number, and their
+    weights; -1 and zeros where the row belongs to no stream. PLACES and SLOTS: powers of two that hold
+    EXPERTS and TOP.
+    """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.program_id(0)
+    place = tl.arange(0, PLACES)
+    real = place < EXPERTS
+    score = tl.zeros([PLACES], tl.float32)
+    for part in tl.static_range(RANGES):
+        score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + place, mask=real, other=0)
+    chance = 1 / (1 + tl.exp(-score))
+    biased = chance + tl.load(bias + place, mask=real, other=0)
+    # The number of an expert stands below its score, counted down: equal scores go to the lowest.
+    key = (order_of(biased).to(tl.int64) << 32) | (PLACES - 1 - place).to(tl.int64)
+    LOWEST: tl.constexpr = -(1 << 63)
+    key = tl.where(real, key, LOWEST)
+    slot = tl.arange(0, SLOTS)
+    chosen = tl.zeros([SLOTS], tl.int32)
+    values = tl.zeros([SLOTS], tl.float32)
+    total = 0.0
+    for index in tl.static_range(TOP):
+        best = tl.max(key, 0)
+        mine = key == best
+        value = tl.sum(tl.where(mine, chance, 0.0), 0)
+        chosen = tl.where(slot == index, PLACES - 1 - (best & (PLACES - 1)).to(tl.int32), chosen)
+        values = tl.where(slot == index, value, values)
+        total += value
+        key = tl.where(mine, LOWEST, key)
+    some = tl.load(streams + row) >= 0
+    at = row * TOP + slot
+    tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < TOP)
+    tl.store(weights + at, tl.where(some, values / (total + eps) * scaling, 0.0), mask=slot < TOP)

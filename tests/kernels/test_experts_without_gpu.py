@@ -1,0 +1,126 @@
+"""Kernels of the router and of experts in tiles without a GPU: values in Triton's interpreter where it knows
+the language, code by compiling.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from intarsia import formats
+from intarsia.formats.stored import Stored
+from intarsia.kernels.experts import packed_launch
+from intarsia.kernels.experts.packed import PackedExperts
+from intarsia.kernels.router import Routing
+from intarsia.kernels.rows import Rows
+from tests.kernels.interpreted_routing import cases
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton", allow_module_level=True)
+
+EXPERTS, INNER, WIDTH, TOP = 288, 2048, 4096, 8
+
+
+@pytest.fixture(scope="module")
+def faults():
+    """What is wrong with every case, from one process: the interpreter is chosen when triton is imported."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.kernels.interpreted_routing"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_kernel_does_what_it_says(faults, case):
+    assert faults[case] == ""
+
+
+def numbers(*shape: int, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def in_tiles(rows: int, columns: int, parts: int, gated: bool) -> PackedExperts:
+    """A stack without memory."""
+    byte = torch.uint8
+    return PackedExperts(
+        "NVFP4",
+        (EXPERTS, rows, columns),
+        gated,
+        numbers(EXPERTS, rows, columns // 2, dtype=byte),
+        numbers(EXPERTS, rows, columns // 16, dtype=byte),
+        {},
+        numbers(EXPERTS, parts, dtype=torch.float32),
+    )
+
+
+def routing(rows: int) -> Routing:
+    return Routing(numbers(rows, TOP, dtype=torch.int32), numbers(rows, TOP, dtype=torch.float32))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Puts compilers in the places of kernels: names of a module -> what their launches would run on
+    sm_90.
+    """
+    from tests.kernels.ahead_of_time import Compiled
+
+    def replace(module, *names):
+        stand_ins = [Compiled(getattr(module, name)) for name in names]
+        for name, stand_in in zip(names, stand_ins, strict=True):
+            monkeypatch.setattr(module, name, stand_in)
+        return stand_ins
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernel", "product"),
+    [
+        (1, "few_rows", "HMMA"),
+        (32, "few_rows", "HMMA"),
+        (512, "few_rows", "HMMA"),
+        (4096, "many_rows", "HGMMA"),
+    ],
+)
+def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, rows, kernel, product):
+    from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_grouping
+    from tests.kernels.ahead_of_time import usage
+
+    sorting = compiled(triton_grouping, "group_few", "group_many", "gather_rows")
+    products = compiled(gluon_decode, "few_rows") + compiled(gluon_prefill, "many_rows")
+    (combine,) = compiled(triton_experts, "combine")
+    stacks = in_tiles(2 * INNER, WIDTH, 2, True), in_tiles(WIDTH, INNER, 1, False)
+    packed_launch.launch(
+        numbers(rows, WIDTH), routing(rows), *stacks, 10.0, numbers(rows, WIDTH, dtype=torch.float32)
+    )
+    used = {"few_rows": products[0], "many_rows": products[1]}[kernel]
+    assert [len(one.built) for one in products] == [2 * (one is used) for one in products]
+    for built in used.built:
+        report = usage(built)
+        assert report["stack"] == 0
+        assert report.get(product, 0) > 0
+    small = rows * TOP <= 256
+    assert [len(one.built) for one in sorting] == [int(small), int(not small), int(kernel == "many_rows")]
+    assert len(combine.built) == 1
+
+
+@pytest.mark.parametrize(("name", "rows"), [("BF16", 1), ("BF16", 1024), ("F32", 1)])
+def test_the_router_compiles_without_spills(compiled, name, rows):
+    from intarsia.kernels.router import launch, triton_router
+    from tests.kernels.ahead_of_time import usage
+
+    kernels = compiled(triton_router, "score", "choose")
+    dtype = formats.get(name).layout((EXPERTS, WIDTH))["weight"].dtype
+    weight = Stored(name, {"weight": numbers(EXPERTS, WIDTH, dtype=dtype)}, (EXPERTS, WIDTH))
+    whole = [numbers(size, dtype=torch.int32) for size in (rows, rows, 2)]
+    step = Rows(numbers(rows, dtype=torch.int64), *whole, numbers(1, 4, dtype=torch.int32), 1)
+    bias = numbers(EXPERTS, dtype=torch.float32)
+    got = launch.launch(numbers(rows, WIDTH), weight, bias, step, top=TOP, scaling=2.5)
+    assert got.experts.shape == got.weights.shape == (rows, TOP)
+    for kernel in kernels:
+        assert [usage(built)["stack"] for built in kernel.built] == [0]
