@@ -12,6 +12,9 @@ from intarsia import formats
 from intarsia.kernels.encode import launch
 
 
+NAMES = ("MXFP8", "NVFP4", "FP8_PB_WO")
+
+
 def weights() -> dict[str, Tensor]:
     """Matrices whose groups cover scales, ties, subnormal and zero blocks."""
     g = torch.Generator().manual_seed(1)
@@ -59,7 +62,7 @@ def faults() -> dict[str, str]:
     for bad in (torch.nan, torch.inf, -torch.inf):
         weight = torch.ones(4, 64)
         weight[2, 33] = bad
-        for name in ("MXFP8", "NVFP4"):
+        for name in NAMES:
             found[f"{name} {bad}"] = "" if bool(launch.launch(name, weight, None)[1]) else "not noted"
     for amax in (0.5, torch.nan, torch.inf, -1.0):
         noted = bool(launch.launch("NVFP4", torch.ones(4, 64), amax)[1])
@@ -70,10 +73,11 @@ def faults() -> dict[str, str]:
 def main() -> None:
     torch.set_num_threads(1)
     found = {
-        f"{name} {kind}": difference(name, weight)
-        for name in ("MXFP8", "NVFP4")
-        for kind, weight in weights().items()
+        f"{name} {kind}": difference(name, weight) for name in NAMES for kind, weight in weights().items()
     }
+    for shape in ((300, 130), (2, 129, 257)):
+        weight = torch.randn(shape, generator=torch.Generator().manual_seed(2)).bfloat16()
+        found[f"FP8_PB_WO {list(shape)}"] = difference("FP8_PB_WO", weight)
     normal, stack = weights()["bfloat16"], weights()["stack"]
     found["NVFP4 given amax"] = difference("NVFP4", normal, 7.25)
     found["NVFP4 amax an expert"] = difference("NVFP4", stack, torch.tensor([6.0, 7.0, 8.0]))

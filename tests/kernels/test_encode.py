@@ -13,6 +13,7 @@ from intarsia import formats
 from intarsia.formats.errors import UnencodableError
 from intarsia.kernels.choice import Case
 from intarsia.kernels.encode import encode, launch
+from tests.kernels.encode_interpreted import NAMES
 from tests.kernels.steps import randn
 
 has_triton = importlib.util.find_spec("triton") is not None
@@ -36,7 +37,7 @@ def test_the_encoders_compile_without_spills(monkeypatch, dtype):
     from intarsia.kernels.encode import triton_encode
     from tests.kernels.ahead_of_time import Compiled, usage
 
-    names = ("encode_mxfp8", "largest_magnitude", "encode_nvfp4")
+    names = ("encode_mxfp8", "largest_magnitude", "encode_nvfp4", "encode_fp8_blocks")
     built = [Compiled(getattr(triton_encode, name)) for name in names]
     for name, stand_in in zip(names, built, strict=True):
         monkeypatch.setattr(triton_encode, name, stand_in)
@@ -44,7 +45,7 @@ def test_the_encoders_compile_without_spills(monkeypatch, dtype):
     monkeypatch.setattr(
         launch, "ceil_log2_carry", lambda device: torch.empty(256, dtype=torch.int32, device="meta")
     )
-    for name in ("MXFP8", "NVFP4"):
+    for name in NAMES:
         launch.launch(name, weight, None)
     for kernel in built:
         assert usage(kernel.built[0])["stack"] == 0

@@ -8,7 +8,7 @@ from intarsia.formats.errors import UnencodableError
 from intarsia.formats.sources import Deferred
 from intarsia.kernels import choice
 from intarsia.kernels.encode import encode
-from tests.kernels.encode_interpreted import weights
+from tests.kernels.encode_interpreted import NAMES, weights
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,7 @@ def large() -> torch.Tensor:
     return (values * 2.0 ** torch.randint(-30, 20, (1000, 1), generator=generator)).bfloat16()
 
 
-@pytest.mark.parametrize("name", ["MXFP8", "NVFP4", "W4A16_NVFP4"])
+@pytest.mark.parametrize("name", [*NAMES, "W4A16_NVFP4"])
 @pytest.mark.parametrize("kind", [*weights(), "large"])
 def test_bytes_are_those_of_the_cpu(name, kind):
     weight = large() if kind == "large" else weights()[kind]
@@ -50,7 +50,7 @@ def test_a_given_amax_is_used_for_its_rows(shape):
         assert torch.equal(other.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), suffix
 
 
-@pytest.mark.parametrize("name", ["MXFP8", "NVFP4"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_cannot_be_encoded_is_named_or_noted(name, bad):
     weight = torch.ones(300, 64, device="cuda", dtype=torch.bfloat16)

@@ -4,15 +4,17 @@ import torch
 from torch import Tensor
 
 from intarsia.formats.codes import ceil_log2_carry
+from intarsia.formats.fp8_block import SIDE
 from intarsia.formats.sources import DTYPES
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import on_device_of
 
-FORMATS = ("MXFP8", "NVFP4", "W4A16_NVFP4")
-_GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16}
+_GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16, "FP8_PB_WO": 1}
+FORMATS = tuple(_GROUP)
 _ELEMENTS, _WARPS = 4096, 4  # of a program that encodes
 _AMAX_ELEMENTS, _AMAX_WARPS = 16384, 8  # of one that looks for the largest magnitude
+_BLOCK_WARPS = 8
 
 
 def refuse(case: Case) -> str:
@@ -39,6 +41,8 @@ def launch(name: str, weight: Tensor, amax: Tensor | float | None) -> tuple[Stor
     with on_device_of(whole):
         if name == "MXFP8":
             return _mxfp8(whole)
+        if name == "FP8_PB_WO":
+            return _fp8_block(whole)
         return _nvfp4(name, whole, amax)
 
 
@@ -63,6 +67,22 @@ def _mxfp8(whole: Tensor) -> tuple[Stored, Tensor]:
     )
     tensors = {"weight": elements, "weight_scale": exponents}
     return Stored("MXFP8", tensors, tuple(whole.shape)), fault[0] > 0
+
+
+def _fp8_block(whole: Tensor) -> tuple[Stored, Tensor]:
+    from intarsia.kernels.encode import triton_encode as kernels
+
+    *lead, rows, columns = whole.shape
+    bands, blocks = -(-rows // SIDE), -(-columns // SIDE)
+    elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
+    scales = torch.empty(*lead, bands, 1, blocks, 1, dtype=torch.float32, device=whole.device)
+    fault = torch.zeros(1, dtype=torch.int32, device=whole.device)
+    grid = (blocks, bands, whole.shape[0] if lead else 1)
+    kernels.encode_fp8_blocks[grid](
+        whole, elements.view(torch.uint8), scales, fault, rows, columns, SIDE=SIDE, num_warps=_BLOCK_WARPS
+    )
+    tensors = {"weight": elements, "weight_scale": scales}
+    return Stored("FP8_PB_WO", tensors, tuple(whole.shape)), fault[0] > 0
 
 
 def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None) -> tuple[Stored, Tensor]:

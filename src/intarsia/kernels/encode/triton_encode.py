@@ -102,3 +102,22 @@ def encode_nvfp4(x, largest, packed, scales, scale_2, fault, groups, groups_each
     even, odd = tl.split(tl.reshape(code, (GROUPS, 8, 2)))
     place = group.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
     tl.store(packed + place, (even | (odd << 4)).to(tl.uint8), mask=real[:, None])
+
+
+@triton.jit
+def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SIDE: tl.constexpr):
+    """One block of 128 x 128 of one matrix a program: its scale, amax / 448, and its elements."""
+    block, band, matrix = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, column = band * SIDE + tl.arange(0, SIDE), block * SIDE + tl.arange(0, SIDE)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    place = (matrix * rows + row).to(tl.int64)[:, None] * columns + column[None, :]
+    values = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.max(tl.max(_magnitude_bits(values), axis=1), axis=0)
+    if largest >= _ONE_BEYOND:
+        tl.store(fault, 1)
+    scale = tl.div_rn(largest.to(tl.float32, bitcast=True), 448.0)
+    scale = tl.where(scale == 0.0, 1.0, scale)
+    tl.store(scales + (matrix * tl.num_programs(1) + band) * tl.num_programs(0) + block, scale)
+    code = _e4m3_magnitude(tl.minimum(tl.abs(tl.div_rn(values, scale + tl.zeros_like(values))), 448.0))
+    sign = (_bits(values) >> 24) & 0x80
+    tl.store(elements + place, (code | sign).to(tl.uint8), mask=inside)
