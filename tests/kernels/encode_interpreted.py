@@ -11,7 +11,6 @@ from torch import Tensor
 from intarsia import formats
 from intarsia.kernels.encode import launch
 
-
 NAMES = ("MXFP8", "NVFP4", "FP8_PB_WO")
 
 
@@ -33,6 +32,7 @@ def weights() -> dict[str, Tensor]:
         "any finite bits": bits,
         "ties": quarters,
         "zeros": torch.zeros(4, 32),
+        "tiny": normal * 1e-30,
         "sparse": sparse,
         "stack": torch.randn(3, 8, 64, generator=g).bfloat16(),
     }

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from intarsia.formats.codes import ceil_log2_carry
 from intarsia.formats.fp8_block import SIDE
+from intarsia.formats.fp8_channel import AMAX_MIN
 from intarsia.formats.sources import DTYPES
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
@@ -79,7 +80,15 @@ def _fp8_block(whole: Tensor) -> tuple[Stored, Tensor]:
     fault = torch.zeros(1, dtype=torch.int32, device=whole.device)
     grid = (blocks, bands, whole.shape[0] if lead else 1)
     kernels.encode_fp8_blocks[grid](
-        whole, elements.view(torch.uint8), scales, fault, rows, columns, SIDE=SIDE, num_warps=_BLOCK_WARPS
+        whole,
+        elements.view(torch.uint8),
+        scales,
+        fault,
+        rows,
+        columns,
+        SMALLEST=AMAX_MIN,
+        SIDE=SIDE,
+        num_warps=_BLOCK_WARPS,
     )
     tensors = {"weight": elements, "weight_scale": scales}
     return Stored("FP8_PB_WO", tensors, tuple(whole.shape)), fault[0] > 0

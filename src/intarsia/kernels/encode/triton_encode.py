@@ -105,8 +105,8 @@ def encode_nvfp4(x, largest, packed, scales, scale_2, fault, groups, groups_each
 
 
 @triton.jit
-def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SIDE: tl.constexpr):
-    """One block of 128 x 128 of one matrix a program: its scale, amax / 448, and its elements."""
+def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SMALLEST: tl.constexpr, SIDE: tl.constexpr):
+    """One block of 128 x 128 of one matrix a program: its scale, amax / 448, and its elements. `SMALLEST` is the least amax."""
     block, band, matrix = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, column = band * SIDE + tl.arange(0, SIDE), block * SIDE + tl.arange(0, SIDE)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
@@ -115,8 +115,8 @@ def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SIDE: tl.conste
     largest = tl.max(tl.max(_magnitude_bits(values), axis=1), axis=0)
     if largest >= _ONE_BEYOND:
         tl.store(fault, 1)
-    scale = tl.div_rn(largest.to(tl.float32, bitcast=True), 448.0)
-    scale = tl.where(scale == 0.0, 1.0, scale)
+    amax = largest.to(tl.float32, bitcast=True)
+    scale = tl.div_rn(tl.where(amax == 0.0, 448.0, tl.maximum(amax, SMALLEST)), 448.0)
     tl.store(scales + (matrix * tl.num_programs(1) + band) * tl.num_programs(0) + block, scale)
     code = _e4m3_magnitude(tl.minimum(tl.abs(tl.div_rn(values, scale + tl.zeros_like(values))), 448.0))
     sign = (_bits(values) >> 24) & 0x80
