@@ -32,6 +32,8 @@ def percent(value: object, decimals: int = 2) -> str:
 def change(value: object) -> str:
     """A fraction as a signed percentage."""
     shown = percent(value)
+    if shown in ("0.00 %", "-0.00 %"):
+        return "0.00 %"  # whatever its sign
     return (f"+{shown}" if isinstance(value, int | float) and value > 0 else shown).replace("-", "\u2212")
 
 

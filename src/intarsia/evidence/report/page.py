@@ -85,7 +85,11 @@ def _head(sources: Sequence[Source]) -> Markup:
                 f". {'; '.join(machines)}.",
                 class_="soft",
             ),
-            tag("p", "Every figure that is underlined leads to the line of its receipt.", class_="soft"),
+            tag(
+                "p",
+                "Every figure that is underlined leads to its line in a receipt; others follow from those.",
+                class_="soft",
+            ),
         ]
     )
 

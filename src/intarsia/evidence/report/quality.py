@@ -68,23 +68,28 @@ def _one(source: Source) -> Markup:
     text = source.value("results", "text")
     figures = source.value("results", "figures")
     base = source.value("results", "base", "label")
-    repeat = source.value("results", "repeat")
     parts: list[Content] = [
         tag("h3", f"{source.value('results', 'candidate', 'label')} against {base}"),
         tag(
             "p",
             source.link(number(figures["positions"]), "results", "figures", "positions"),
-            f" positions of {text['file']}, {text['windows']} windows of {number(text['window_tokens'])}, ",
+            f" positions of {text['file']}, ",
+            source.link(number(text["windows"]), "results", "text", "windows"),
+            " windows of ",
+            source.link(number(text["window_tokens"]), "results", "text", "window_tokens"),
+            ", ",
             source.link(number(figures["documents_measured"]), "results", "figures", "documents_measured"),
-            f" documents. NLL {figures['nll']['base']:.4f} in the base, ",
+            " documents. NLL ",
+            source.link(f"{figures['nll']['base']:.4f}", "results", "figures", "nll", "base"),
+            " in the base, ",
             source.link(f"{figures['nll']['candidate']:.4f}", "results", "figures", "nll", "candidate"),
             " here; perplexity ",
             source.link(
                 change(figures["perplexity"]["ratio"] - 1), "results", "figures", "perplexity", "ratio"
             ),
-            f". Read again: {repeat['positions']} positions, ",
-            source.link(f"KLD {number(repeat['largest_kld'])}", "results", "repeat", "largest_kld"),
-            ".",
+            ". ",
+            *_again(source, "The base", "repeat"),
+            *(_again(source, "The candidate", "candidate_repeat")),
             class_="soft",
         ),
         tag("div", _histogram(source), _positions(source), _layers(source), class_="plots"),
@@ -93,6 +98,15 @@ def _one(source: Source) -> Markup:
         _worst_positions(source),
     ]
     return tag("section", *parts)
+
+
+def _again(source: Source, who: str, part: str) -> list[Content]:
+    """What reading the first windows again gave, if they were."""
+    if source.value("results", part) is None:
+        return []
+    positions = source.link(number(source.value("results", part, "positions")), "results", part, "positions")
+    kld = source.link(number(source.value("results", part, "largest_kld")), "results", part, "largest_kld")
+    return [f"{who} read ", positions, " positions again with a KLD of ", kld, ". "]
 
 
 def _figure(plot: Markup, *caption: Content) -> Markup:
@@ -106,7 +120,7 @@ def _histogram(source: Source) -> Markup:
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:
         zero = source.link(number(at["below"]), "results", "figures", "histogram", "below")
-        return tag("p", zero, f" positions below {short(edges[0])} nats, all others too.")
+        return tag("p", "All ", zero, f" positions have a KLD below {short(edges[0])} nats.")
     first, last = max(filled[0] - 1, 0), min(filled[-1] + 2, len(counts))
     top = 1.25 * max(counts)  # room for the names of the lines
     plot = Plot(

@@ -35,9 +35,11 @@ def _session(members: Sequence[Source]) -> Markup:
         tag("h3", names),
         tag(
             "p",
-            f"{machine['processor']}, threads: {machine['threads']}, {machine['device']}; "
-            f"{settings['rounds']} rounds, {first.value('results', 'design')}, warm-up apart. ",
-            "Every sample begins with an empty state; weights are in memory.",
+            f"{machine['processor']}, threads: {machine['threads']}, {machine['device']}; ",
+            first.link(f"{settings['rounds']} rounds", "settings", "rounds"),
+            f", {first.value('results', 'design')}, warm-up apart. Every sample begins with an empty state; "
+            "weights are in memory.",
+            *_load(first),
             class_="soft",
         ),
         tag("div", _bars(members), class_="plots"),
@@ -45,6 +47,16 @@ def _session(members: Sequence[Source]) -> Markup:
     parts += [_against(first, other) for other in members[1:]]
     parts += [_drafting(source) for source in members]
     return tag("section", *parts)
+
+
+def _load(source: Source) -> list[Content]:
+    """What others did on the machine meanwhile; a receipt that is older does not say."""
+    found = [source.value("results", f"clocks_{moment}", "load", 0) for moment in ("before", "after")]
+    if None in found:
+        return []
+    shown = source.link(f"{found[0]:.2f}", "results", "clocks_before", "load")
+    after = source.link(f"{found[1]:.2f}", "results", "clocks_after", "load")
+    return [" Load of the machine before: ", shown, ", after: ", after, "."]
 
 
 def _bars(members: Sequence[Source]) -> Markup:
@@ -57,7 +69,8 @@ def _bars(members: Sequence[Source]) -> Markup:
             )
     keys = [key(series, source.value("results", "label")) for series, source in enumerate(members)]
     plot = bar_list("Tokens a second of each cell", list(cells.items()))
-    told = tag("figure", plot, tag("figcaption", "Median and range of the samples.", *keys))
+    links = join([source.link("samples", "results", "samples") for source in members], " and ")
+    told = tag("figure", plot, tag("figcaption", "Median and range of the ", links, ".", *keys))
     return join([told, _floors(members)])
 
 
@@ -100,15 +113,15 @@ def _against(a: Source, b: Source) -> Markup:
 
 def _compared(a: Source, b: Source, row: CellComparison) -> list[Content]:
     low, high = row.interval
-    ours, theirs = _samples(a)[row.cell][0][0], _samples(b)[row.cell][0][0]
+    ours, theirs = (("results", "samples", _samples(side)[row.cell][0][0]) for side in (a, b))
     return [
         row.cell,
         row.verdict,
-        change(row.change),
-        f"{change(low)} to {change(high)}",
-        change(row.drift),
-        a.link(number(row.a_tokens_per_second), "results", "samples", ours, "seconds"),
-        b.link(number(row.b_tokens_per_second), "results", "samples", theirs, "seconds"),
+        b.link(change(row.change), *theirs),
+        b.link(f"{change(low)} to {change(high)}", *theirs),
+        a.link(change(row.drift), *ours),
+        a.link(number(row.a_tokens_per_second), *ours),
+        b.link(number(row.b_tokens_per_second), *theirs),
     ]
 
 
