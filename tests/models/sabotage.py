@@ -22,6 +22,7 @@ KDA_STEP = "intarsia.kernels.kda.step"
 FEED_FORWARD = "intarsia.models.glm5_next.feed_forward"
 EXPERTS = "intarsia.kernels.experts.reference"
 HYPER = "intarsia.kernels.hyper_connection"
+HYPER_SITE = "intarsia.kernels.hyper_connection.sites"
 
 
 @dataclass
@@ -79,7 +80,7 @@ def norm_at(suffix: str, change: Callable[[Any], Any]) -> Sabotage:
     """`change(rms_norm)` where the norm's weight has a name that ends in `suffix`, rms_norm elsewhere."""
 
     def apply(bench: Bench) -> None:
-        for module in (MODEL, ATTENTION):
+        for module in (MODEL, ATTENTION, HYPER_SITE):
             original = import_module(module).rms_norm
             changed = change(original)
 

@@ -82,9 +82,7 @@ KDA = {
     "write_not_corrected": delta_rule(corrected=False),
     "taps_reversed": weights("conv1d", lambda w: w.flip(-1)),
     "silu_left_out": swap(f"{KDA_STEP}.convolve", _without_silu),
-    "o_norm_eps": swap(
-        f"{KDA_STEP}.gated_norm", lambda f: lambda o, z, w, _, dtype: f(o, z, w, 1e-6, dtype)
-    ),
+    "o_norm_eps": swap(f"{KDA_STEP}.gated_norm", lambda f: lambda o, z, w, _, dtype: f(o, z, w, 1e-6, dtype)),
     "o_norm_over_all_heads": swap(
         f"{KDA_STEP}.gated_norm",
         lambda f: lambda o, z, w, e, dtype: f(o.flatten(1).unsqueeze(1), z, w.repeat(o.shape[1]), e, dtype),

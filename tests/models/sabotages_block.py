@@ -8,6 +8,7 @@ from tests.models.sabotage import (
     EXPERTS,
     FEED_FORWARD,
     HYPER,
+    HYPER_SITE,
     MODEL,
     both,
     constant,
@@ -105,14 +106,16 @@ HYPER_CONNECTIONS = {
     "scales_of_pre_and_post_swapped": mixing(scales=(1, 0, 2)),
     "scales_of_post_and_mix_swapped": mixing(scales=(0, 2, 1)),
     "post_multiplier": constant(f"{HYPER}.reference.POST_MULTIPLIER", 1.0),
-    "mixing_transposed": swap(f"{HYPER}.update", _coefficients(lambda p, q, m: (p, q, m.transpose(1, 2)))),
+    "mixing_transposed": swap(
+        f"{HYPER_SITE}.update", _coefficients(lambda p, q, m: (p, q, m.transpose(1, 2)))
+    ),
     "mixing_left_out": swap(
-        f"{HYPER}.update", _coefficients(lambda p, q, m: (p, q, torch.eye(m.shape[1]).expand_as(m)))
+        f"{HYPER_SITE}.update", _coefficients(lambda p, q, m: (p, q, torch.eye(m.shape[1]).expand_as(m)))
     ),
     "attention_base_left_out": weights("hc_attn_base", torch.zeros_like),
     "mlp_base_left_out": weights("hc_ffn_base", torch.zeros_like),
-    "merged_by_sum": swap(f"{HYPER}.merge", lambda merge: lambda x: merge(x) * x.shape[1]),
-    "merged_from_the_first_stream": swap(f"{HYPER}.merge", lambda _: lambda x: x[:, 0]),
+    "merged_by_sum": swap(f"{HYPER_SITE}.merge", lambda merge: lambda x: merge(x) * x.shape[1]),
+    "merged_from_the_first_stream": swap(f"{HYPER_SITE}.merge", lambda _: lambda x: x[:, 0]),
 }
 
 

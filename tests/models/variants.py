@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intarsia.kernels.hyper_connection import HyperMix
 from intarsia.kernels.router import Routing
-from tests.models.sabotage import FEED_FORWARD, HYPER, KDA_STEP, Sabotage, swap
+from tests.models.sabotage import FEED_FORWARD, HYPER_SITE, KDA_STEP, Sabotage, swap
 
 
 def mixing(
@@ -57,7 +57,7 @@ def mixing(
             torch.sigmoid(pre) + (eps if pre_eps is None else pre_eps), 2 * torch.sigmoid(post), matrix
         )
 
-    return swap(f"{HYPER}.mix", lambda _: mix)
+    return swap(f"{HYPER_SITE}.mix", lambda _: mix)
 
 
 def routing(

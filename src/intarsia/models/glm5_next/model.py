@@ -13,13 +13,19 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.embedding import embed
 from intarsia.kernels.linear import linear
 from intarsia.kernels.norm import rms_norm
-from intarsia.kernels.rows import Piece, Rows, rows_of
+from intarsia.kernels.rows import Piece, Rows
 from intarsia.kernels.weights import Weight
 from intarsia.models.errors import StateError
 from intarsia.models.glm5_next.attention import kda, mla
 from intarsia.models.glm5_next.feed_forward import feed_forward
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, State, StateSettings
-from intarsia.models.glm5_next.weights import HyperWeights, KdaWeights, LayerWeights, network_weights
+from intarsia.models.glm5_next.weights import (
+    BlockWeights,
+    HyperWeights,
+    KdaWeights,
+    network_weights,
+    prepare_experts,
+)
 
 PROMPT_ROWS = 1024  # rows of a prompt that run at once; a multiple of the 64-token grid
 
@@ -54,7 +60,7 @@ class Glm5NextModel:
         self.dtype = dtype
         self.latents = latents
         self.device = torch.device(device)
-        self.weights = network_weights(weights, config)
+        self.weights = prepare_experts(network_weights(weights, config), dtype, device)
         self._cache_index = {layer: i for i, layer in enumerate(config.kda_layers)}
         self._cache_index |= {layer: i for i, layer in enumerate(config.mla_layers)}
 
@@ -76,11 +82,23 @@ class Glm5NextModel:
         """
         x = embed(rows.tokens, self.weights.embedding, self.dtype)
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
+        pending: hyper.Pending | None = None
         for index, layer in enumerate(self.weights.layers):
-            streams = self._layer(index, layer, streams, state, rows)
-            if watch is not None:
-                watch(index, streams)
-        return rms_norm(hyper.merge(streams), self.weights.norm, self.config.rms_norm_eps)
+            block = layer.block
+            streams, x, mix = self._site(streams, pending, layer.attention_mix, block.attention_norm)
+            if watch is not None and index:
+                watch(index - 1, streams)
+            y = self._attention(index, block, x, state, rows)
+            pending = hyper.Pending(self.group.sum_in_rank_order(y), mix)
+            streams, x, mix = self._site(streams, pending, layer.mlp_mix, block.mlp_norm)
+            y = feed_forward(x, block.mlp, self.config, rows)
+            pending = hyper.Pending(self.group.sum_in_rank_order(y), mix)
+        if pending is None:
+            raise StateError("layers", found="none", expected="at least one")
+        streams, hidden = hyper.finish(streams, pending, self.weights.norm, self.config.rms_norm_eps)
+        if watch is not None:
+            watch(len(self.weights.layers) - 1, streams)
+        return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16. Gathers ranks' shards."""
@@ -128,11 +146,11 @@ class Glm5NextModel:
         self.check_tokens(ids)
         pages = -(-max(len(ids), 1) // DEFAULT_PAGE)
         state = self.new_state(StateSettings(streams=1, window=pages * DEFAULT_PAGE, pages=pages))
-        state.page_table[0] = torch.arange(pages)
+        state.map_pages(0, range(pages))
         parts = []
         for begin in range(0, len(ids), PROMPT_ROWS):
             piece = Piece(stream=0, position=begin, tokens=ids[begin : begin + PROMPT_ROWS], recurrent=False)
-            hidden = self.hidden(rows_of([piece], state.page_table), state)
+            hidden = self.hidden(state.rows([piece]), state)
             parts.append(self.head(hidden)[: len(piece.tokens)])
         return torch.cat(parts) if parts else torch.empty(0, self.config.vocab_size)
 
@@ -146,28 +164,18 @@ class Glm5NextModel:
                     expected=f"an id from 0 to {self.config.vocab_size - 1}",
                 )
 
-    def _layer(self, index: int, w: LayerWeights, streams: Tensor, state: State, rows: Rows) -> Tensor:
-        eps = self.config.rms_norm_eps
-        coefficients = self._mix(streams, w.attention_mix)
-        x = rms_norm(hyper.collect(streams, coefficients.pre), w.block.attention_norm, eps)
-        cache_index = self._cache_index[index]
-        if isinstance(w.block.attention, KdaWeights):
-            y = kda(x, w.block.attention, self.config, state.kda(cache_index), rows)
-        else:
-            y, _ = mla(x, w.block.attention, self.config, state.mla(cache_index), rows)
-        streams = hyper.update(streams, self.group.sum_in_rank_order(y), coefficients)
-        coefficients = self._mix(streams, w.mlp_mix)
-        x = rms_norm(hyper.collect(streams, coefficients.pre), w.block.mlp_norm, eps)
-        y = feed_forward(x, w.block.mlp, self.config, rows)
-        return hyper.update(streams, self.group.sum_in_rank_order(y), coefficients)
-
-    def _mix(self, streams: Tensor, site: HyperWeights) -> hyper.HyperMix:
-        return hyper.mix(
-            streams,
-            site.fn,
-            site.base,
-            site.scale,
+    def _site(
+        self, streams: Tensor, pending: hyper.Pending | None, mix: HyperWeights, norm: Tensor
+    ) -> tuple[Tensor, Tensor, hyper.HyperMix]:
+        rule = hyper.Rule(
             norm_eps=self.config.rms_norm_eps,
             eps=self.config.hc_eps,
             iterations=self.config.hc_sinkhorn_iters,
         )
+        return hyper.site(streams, pending, hyper.Site(mix.fn, mix.base, mix.scale, norm), rule)
+
+    def _attention(self, index: int, block: BlockWeights, x: Tensor, state: State, rows: Rows) -> Tensor:
+        cache_index = self._cache_index[index]
+        if isinstance(block.attention, KdaWeights):
+            return kda(x, block.attention, self.config, state.kda(cache_index), rows)
+        return mla(x, block.attention, self.config, state.mla(cache_index), rows)[0]

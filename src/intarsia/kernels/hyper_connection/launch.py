@@ -1,0 +1,144 @@
+"""Launches of the Triton kernels of a site, and when they can run."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from intarsia.kernels.choice import Case, offer
+from intarsia.kernels.device import interpreting, on_device_of
+from intarsia.kernels.hyper_connection.reference import HyperMix
+
+if TYPE_CHECKING:
+    from intarsia.kernels.hyper_connection.sites import Pending, Rule, Site
+
+STREAMS, SUMS = 4, 32
+_TILE, _SPREAD_ROWS = 16, 32
+_CHUNKS = 32  # ranges of columns whose sums are added last; part of the order of additions
+_NARROWEST = 16
+
+
+def refuse(case: Case) -> str:
+    """Why the Triton kernels cannot run a case, or the empty string; shape: streams, columns."""
+    streams, columns = case.shape
+    if streams != STREAMS:
+        return f"{streams} streams; {STREAMS} are needed"
+    if columns % _NARROWEST or not _columns(columns):
+        return f"{columns} columns; a power of two times up to {_CHUNKS} ranges is needed"
+    if case.dtype != torch.bfloat16:
+        return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 is needed"
+    return ""
+
+
+offer("hyper_site", refuse)
+
+
+def _columns(columns: int) -> int:
+    """The columns of a range, a power of two: as many ranges as `_CHUNKS` or fewer, 0 where none fits."""
+    for chunks in (_CHUNKS, _CHUNKS // 2, _CHUNKS // 4):
+        one, rest = divmod(columns, chunks)
+        if not rest and one >= _NARROWEST and one & (one - 1) == 0 and one <= 256:
+            return one
+    return 0
+
+
+def _overlap() -> dict[str, bool]:
+    """Whether a kernel may begin while the one before it ends; the interpreter knows no such thing."""
+    return {} if interpreting() else {"launch_pdl": True}
+
+
+def site(
+    streams: Tensor, pending: "Pending | None", weights: "Site", rule: "Rule"
+) -> tuple[Tensor, Tensor, HyperMix]:
+    """As `hyper_connection.site`; sums over columns are added in an order that depends on D alone."""
+    from intarsia.kernels.hyper_connection import triton_site as kernels
+
+    rows, _, width = streams.shape
+    columns = _columns(width)
+    chunks = width // columns
+    numbers = {"dtype": torch.float32, "device": streams.device}
+    parts = torch.empty(rows, SUMS, chunks, **numbers)  # type: ignore[call-overload]
+    coefficients = HyperMix(
+        pre=torch.empty(rows, STREAMS, **numbers),  # type: ignore[call-overload]
+        post=torch.empty(rows, STREAMS, **numbers),  # type: ignore[call-overload]
+        mixing=torch.empty(rows, STREAMS, STREAMS, **numbers),  # type: ignore[call-overload]
+    )
+    x = torch.empty(rows, width, dtype=streams.dtype, device=streams.device)
+    after = streams if pending is None else torch.empty_like(x).new_empty(rows, STREAMS, width)
+    y, old = (x, coefficients) if pending is None else (pending.y, pending.coefficients)
+    with on_device_of(streams):
+        kernels.update_and_measure[(chunks, -(-rows // _TILE))](
+            streams,
+            streams.stride(0),
+            streams.stride(1),
+            y,
+            old.post,
+            old.mixing,
+            weights.fn,
+            after,
+            parts,
+            rows,
+            D=width,
+            COLUMNS=columns,
+            UPDATE=pending is not None,
+            WIDE=interpreting(),
+            OVERLAP=not interpreting(),
+            num_warps=4,
+            **_overlap(),
+        )
+        kernels.collect_rows[(rows + -(-rows // _SPREAD_ROWS),)](
+            after,
+            after.stride(0),
+            after.stride(1),
+            parts,
+            weights.base,
+            weights.scale,
+            weights.norm,
+            x,
+            coefficients.pre,
+            coefficients.post,
+            coefficients.mixing,
+            rows,
+            rule.norm_eps,
+            rule.eps,
+            D=width,
+            WIDTH=_power_of_two(width),
+            CHUNKS=chunks,
+            ITERATIONS=rule.iterations,
+            OVERLAP=not interpreting(),
+            num_warps=4,
+            **_overlap(),
+        )
+    return after, x, coefficients
+
+
+def finish(streams: Tensor, pending: "Pending", norm: Tensor, norm_eps: float) -> tuple[Tensor, Tensor]:
+    """As `hyper_connection.finish`, in one launch."""
+    from intarsia.kernels.hyper_connection import triton_site as kernels
+
+    rows, _, width = streams.shape
+    after = streams.new_empty(rows, STREAMS, width)
+    hidden = streams.new_empty(rows, width)
+    with on_device_of(streams):
+        kernels.finish_rows[(rows,)](
+            streams,
+            streams.stride(0),
+            streams.stride(1),
+            pending.y,
+            pending.coefficients.post,
+            pending.coefficients.mixing,
+            norm,
+            after,
+            hidden,
+            norm_eps,
+            D=width,
+            WIDTH=_power_of_two(width),
+            OVERLAP=not interpreting(),
+            num_warps=8,
+            **_overlap(),
+        )
+    return after, hidden
+
+
+def _power_of_two(width: int) -> int:
+    return 1 << (width - 1).bit_length()
