@@ -9,7 +9,8 @@ L2 cache holds. `whole` is everything from normed rows to the weighted sum with 
 sorting, ordering x, both products with activation and clamp, and the sum; `products` the two products.
 The floor is the stored bytes of the experts that are met, and rows of x and of the results, over the
 bandwidth of a copy measured at the start, or the products at the dense bfloat16 rate that is given, whichever
-is longer. With --peers also torch's grouped bfloat16 product of the same rows, where this torch has one.
+is longer. `router` is the choice of experts before it. With --peers also torch's grouped bfloat16 product of
+the same rows, where this torch has one.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from intarsia.evidence.synthetic.values import random_stored
 from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
 from intarsia.kernels.experts import PackedExperts, packed_launch, prepare, routed_experts
-from intarsia.kernels.router import Routing
+from intarsia.kernels.router import Routing, route
+from intarsia.kernels.rows import Rows
 
 EXPERTS, INNER, WIDTH, TOP, LIMIT = 288, 2048, 4096, 8, 10.0
 ROWS = (1, 8, 32, 128, 512, 2048, 8192)
@@ -121,6 +123,21 @@ def products(x: Tensor, routing: Routing, gate_up: PackedExperts, down: PackedEx
     return call
 
 
+def router_us(x: Tensor, generator: torch.Generator) -> float:
+    """Choosing the experts of x, with its scores; sixteen routers in turn."""
+    count = x.shape[0]
+    weights = torch.randn(16, EXPERTS, WIDTH, generator=generator, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(EXPERTS, generator=generator, device="cuda")
+    zeros = torch.zeros(count, dtype=torch.int32, device="cuda")
+    starts = torch.tensor([0, count], dtype=torch.int32, device="cuda")
+    rows = Rows(zeros.long(), zeros, zeros, starts, zeros[:1].unsqueeze(1), 1)
+    return microseconds([route_call(x, weight, bias, rows) for weight in weights])
+
+
+def route_call(x: Tensor, weight: Tensor, bias: Tensor, rows: Rows) -> Call:
+    return lambda: route(x, weight, bias, rows, top=TOP, scaling=2.5)
+
+
 def grouped_bfloat16(rows: int, generator: torch.Generator) -> float | None:
     """torch's grouped product of sorted rows through bfloat16 experts of the same shapes."""
     if not hasattr(torch, "_grouped_mm"):
@@ -157,7 +174,7 @@ def main() -> None:
     gate_up, down = stack(2 * INNER, WIDTH, 2, generator), stack(WIDTH, INNER, 1, generator)
     one = (gate_up.nbytes + down.nbytes) // EXPERTS
     tiles = prepare(gate_up, down, torch.bfloat16, torch.device("cuda"))
-    print(f"{'rows':>5} {'whole':>9} {'products':>9} {'floor':>8} {'ratio':>6} {'bf16 grouped':>13}")
+    print(f"{'rows':>5} {'whole':>9} {'products':>9} {'floor':>8} {'ratio':>6} {'router':>7} {'grouped':>8}")
     rows_found = []
     for rows in options.rows:
         chosen = routings(rows, generator)
@@ -167,14 +184,25 @@ def main() -> None:
         if not bool(torch.isfinite(calls[0]()).all()):
             sys.exit("a result is not finite")
         whole = microseconds(calls)
+        router = router_us(x, generator)
         alone = microseconds([products(x, r, *tiles) for r in chosen])
         used = statistics.mean(routing.experts.unique().numel() for routing in chosen)
         floor = floor_us(rows, used, one, rate)
         peer = grouped_bfloat16(rows, generator) if options.peers else None
-        other = f"{peer:13.1f}" if peer else f"{'-':>13}"
-        print(f"{rows:5} {whole:9.1f} {alone:9.1f} {floor:8.1f} {whole / floor:6.2f} {other}", flush=True)
+        other = f"{peer:8.1f}" if peer else f"{'-':>8}"
+        ratio = whole / floor
+        print(
+            f"{rows:5} {whole:9.1f} {alone:9.1f} {floor:8.1f} {ratio:6.2f} {router:7.1f} {other}", flush=True
+        )
         rows_found.append(
-            {"rows": rows, "us": whole, "products_us": alone, "floor_us": floor, "peer_us": peer}
+            {
+                "rows": rows,
+                "us": whole,
+                "products_us": alone,
+                "floor_us": floor,
+                "router_us": router,
+                "peer_us": peer,
+            }
         )
     if options.json:
         options.json.write_text(json.dumps(found | {"rows": rows_found}, indent=1))

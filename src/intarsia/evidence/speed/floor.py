@@ -9,7 +9,7 @@ import torch
 from intarsia.evidence.machine import synchronize
 from intarsia.evidence.speed.cells import Cell
 from intarsia.formats import Stored
-from intarsia.kernels.weights import Weight
+from intarsia.kernels.experts import ExpertStack, PackedExperts
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 REPEATS = 5
@@ -52,7 +52,7 @@ def step_bytes(model: Glm5NextModel, streams: int) -> int:
     for part in (model.weights.head, model.weights.norm, *model.weights.layers):
         for weight in weights_of(part):
             # Only stacks of experts have three dimensions and a number format.
-            routed = isinstance(weight, Stored) and len(weight.shape) == 3
+            routed = not isinstance(weight, torch.Tensor) and len(weight.shape) == 3
             total += weight.nbytes * (share if routed else 1.0)
     return int(total)
 
@@ -70,9 +70,9 @@ def read_bandwidth(size: int, device: torch.device) -> float:
     return buffer.nbytes / best
 
 
-def weights_of(part: object) -> Iterator[Weight]:
+def weights_of(part: object) -> Iterator[ExpertStack]:
     """Every weight under a part of a network's weights."""
-    if isinstance(part, Stored | torch.Tensor):
+    if isinstance(part, Stored | PackedExperts | torch.Tensor):
         yield part
     elif part is not None:
         for field in fields(part):  # type: ignore[arg-type]

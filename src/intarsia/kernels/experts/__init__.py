@@ -11,7 +11,6 @@ from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, pack, un
 from intarsia.kernels.experts.reference import swiglu
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.router import Routing
-from intarsia.kernels.weights import Weight
 
 __all__ = ["ExpertStack", "PackedExperts", "pack", "prepare", "routed_experts", "swiglu", "unpack"]
 
@@ -43,7 +42,7 @@ def routed_experts(
 
 
 def prepare(
-    gate_up: Weight, down: Weight, dtype: torch.dtype, device: torch.device
+    gate_up: ExpertStack, down: ExpertStack, dtype: torch.dtype, device: torch.device
 ) -> tuple[ExpertStack, ExpertStack]:
     """The experts of a layer as the kernel of rows in `dtype` on `device` wants them: as they are, or in
     tiles and in the same memory, the arguments being spent.

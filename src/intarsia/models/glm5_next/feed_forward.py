@@ -18,8 +18,8 @@ def feed_forward(x: Tensor, w: MlpWeights | MoeWeights, config: Glm5NextConfig, 
     routing = route(
         x, w.router, w.bias, rows, top=config.num_experts_per_tok, scaling=config.routed_scaling_factor
     )
-    routed = routed_experts(x, routing, w.experts.gate_up, w.experts.down, config.swiglu_limit)
-    return routed + _mlp(x, w.shared, config.swiglu_limit)
+    shared = _mlp(x, w.shared, config.swiglu_limit)
+    return routed_experts(x, routing, w.experts.gate_up, w.experts.down, config.swiglu_limit, plus=shared)
 
 
 def _mlp(x: Tensor, w: MlpWeights, limit: float) -> Tensor:

@@ -2,13 +2,14 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from intarsia.core.errors import Violation
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.experts import ExpertStack, prepare
 from intarsia.kernels.weights import Weight
 from intarsia.models.errors import ModelWeightsError
 
@@ -68,12 +69,20 @@ class MlpWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsWeights:
+    """The routed experts, stacked, as stored or in their kernel's order: gate rows first in `gate_up`."""
+
+    gate_up: ExpertStack
+    down: ExpertStack
+
+
+@dataclass(frozen=True, slots=True)
 class MoeWeights:
-    """Routed experts, stacked, and the shared expert beside them."""
+    """Routed experts and the shared expert beside them."""
 
     router: Weight
     bias: Tensor
-    experts: MlpWeights
+    experts: ExpertsWeights
     shared: MlpWeights
 
 
@@ -144,6 +153,26 @@ def network_weights(flat: Mapping[str, Weight], config: Glm5NextConfig) -> Netwo
     )
     take.finish()
     return result
+
+
+def prepare_experts(
+    weights: NetworkWeights, dtype: torch.dtype, device: torch.device | str
+) -> NetworkWeights:
+    """The same network with each layer's experts as their kernel wants them for rows in `dtype`.
+
+    Where that is another order of their bytes it is made in their own memory: the stacks given are spent.
+    """
+    layers = tuple(replace(layer, block=_prepared(layer.block, dtype, device)) for layer in weights.layers)
+    mtp = weights.mtp and replace(weights.mtp, block=_prepared(weights.mtp.block, dtype, device))
+    return replace(weights, layers=layers, mtp=mtp)
+
+
+def _prepared(block: BlockWeights, dtype: torch.dtype, device: torch.device | str) -> BlockWeights:
+    if not isinstance(block.mlp, MoeWeights):
+        return block
+    experts = block.mlp.experts
+    stacks = prepare(experts.gate_up, experts.down, dtype, torch.device(device))
+    return replace(block, mlp=replace(block.mlp, experts=ExpertsWeights(*stacks)))
 
 
 def _layer(take: "_Take", config: Glm5NextConfig, index: int) -> LayerWeights:
@@ -222,7 +251,7 @@ def _moe(take: "_Take", prefix: str) -> MoeWeights:
     return MoeWeights(
         router=take(prefix + "gate"),
         bias=take.tensor(prefix + "gate.e_score_correction_bias"),
-        experts=_mlp(take, prefix + "experts."),
+        experts=ExpertsWeights(take(prefix + "experts.gate_up"), take(prefix + "experts.down")),
         shared=_mlp(take, prefix + "shared_experts."),
     )
 
