@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from intarsia.api import (
         audit,
         convert,
+        explain,
         generate,
         inspect,
         load,
@@ -36,6 +37,7 @@ __all__ = [
     "ViolationsError",
     "audit",
     "convert",
+    "explain",
     "generate",
     "inspect",
     "load",

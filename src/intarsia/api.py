@@ -27,6 +27,7 @@ from intarsia.loading.export import convert
 from intarsia.loading.reload import reload_weights
 from intarsia.loading.verify import verify_export
 from intarsia.loading.weights import load_weights, prepared
+from intarsia.models.glm5_next.explain import WeightRow, weight_rows
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.planning.plan import plan
 from intarsia.selection.manifest import Manifest, read_manifest
@@ -36,6 +37,7 @@ from intarsia.selection.source import source_of
 __all__ = [
     "audit",
     "convert",
+    "explain",
     "generate",
     "inspect",
     "load",
@@ -123,6 +125,21 @@ def load(
         group=group,
         latents=kv_cache_dtype,
     )
+
+
+def explain(
+    source: Checkpoint | Path,
+    device: str | torch.device = "cpu",
+    dtype: DataType = "float32",
+    *,
+    manifest: Manifest | None = None,
+) -> tuple[WeightRow, ...]:
+    """How `load` with the same arguments would run every weight: stored as, run as, kernel and reason.
+
+    From headers alone. Raises UsageError for a device this machine lacks, and what `load` raises before it
+    reads.
+    """
+    return weight_rows(prepared(source, manifest), _device(device), dtype)
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:

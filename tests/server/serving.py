@@ -6,7 +6,8 @@ from pathlib import Path
 
 import intarsia
 from intarsia.engine.text.assets import TextAssets
-from intarsia.server.service import ServedModel, Service, WeightRow
+from intarsia.models.glm5_next.explain import WeightRow
+from intarsia.server.service import ServedModel, Service
 from intarsia.server.settings import ServerSettings
 from intarsia.server.web.process import Process
 from tests.server.fake_engine import FakeEngine
@@ -14,7 +15,7 @@ from tests.server.fake_engine import FakeEngine
 DEMO = Path(intarsia.__file__).parent / "assets" / "demo"
 VOCAB = 4096
 WEIGHTS = (
-    WeightRow("model.layers.0.mlp.down_proj", "MXFP8", "MXFP8", "reference", "on a CPU there is no other"),
+    WeightRow("layers.0.mlp.down", "MXFP8", "MXFP8", "linear", "reference", "triton: the device is cpu"),
 )
 
 

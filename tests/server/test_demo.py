@@ -194,9 +194,12 @@ def test_a_prompt_sent_twice_and_a_shared_beginning_are_reused_with_the_same_tex
 
 
 def test_weights_are_told_module_by_module(demo):
-    rows = ask(demo, "GET", "/weights")[2]["data"]
+    told = ask(demo, "GET", "/weights")[2]
+    rows = told["data"]
     assert all(row["stored"] and row["run"] and row["kernel"] and row["reason"] for row in rows)
     assert {row["stored"] for row in rows} == {"BF16", "F32"}
+    assert {row["operation"] for row in rows} >= {"linear", "experts", "kda_step", "norm"}
+    assert told["kv_cache_dtype"] == "auto"
 
 
 def test_leaving_gives_back_every_page(demo, client):

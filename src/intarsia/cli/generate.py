@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from intarsia.cli.explain import explain
 from intarsia.cli.options import CheckpointPath, ReplyOptions
 from intarsia.cli.output import emit_json, note, write
 from intarsia.cli.progress import terminal_progress
@@ -29,10 +30,14 @@ class Generate(ReplyOptions):
     """The text to continue."""
     chat: bool = False
     """Ask the text as a question, through the checkpoint's chat template, instead of continuing it."""
+    explain: bool = False
+    """Write nothing; print how every weight would run, with which kernel and why, from headers alone."""
     json: bool = False
     """Print one JSON document instead of the text."""
 
     def run(self) -> int:
+        if self.explain:
+            return explain(self.path, self.device, self.dtype, json=self.json)
         code = start_ranks(self)
         if code is not None:
             return code

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from intarsia.cli.explain import explain
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, gigabytes
 from intarsia.cli.progress import terminal_progress
@@ -32,8 +33,10 @@ class Load:
     """One activation scale for all experts of a layer: of gate and up (w13), of down (w2), or both."""
     receipt: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Write hashes, times and memory to this file, which must not exist."""
+    explain: bool = False
+    """Load nothing; print how every weight would run, with which kernel and why, from headers alone."""
     json: bool = False
-    """Print the receipt as one JSON document."""
+    """Print the receipt, or the explanation, as one JSON document."""
 
     def run(self) -> int:
         import msgspec
@@ -42,6 +45,8 @@ class Load:
         from intarsia.core import receipt as receipts
 
         manifest = api.read_manifest(self.manifest) if self.manifest is not None else None
+        if self.explain:
+            return explain(self.path, self.device, "float32", manifest=manifest, json=self.json)
         with TemporaryDirectory() as folder:
             path = Path(self.receipt) if self.receipt is not None else Path(folder) / "receipt.json"
             api.load_weights(

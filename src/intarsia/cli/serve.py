@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from intarsia.cli.explain import explain
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.ranks import start_ranks
@@ -17,6 +18,7 @@ Listens on this machine alone unless told otherwise. The log is one JSON object 
 first names the address. SIGTERM lets running replies end, a second one ends at once, SIGUSR1 dumps stacks.
 """
 
+_EXPLAIN = "Serve nothing; print how every weight would run, with which kernel and why, from headers alone."
 _ABSENT = (None, False, ())
 
 
@@ -28,6 +30,8 @@ def _run(command: Any) -> int:
         name: value for name, value in given.items() if not any(value is not_given for not_given in _ABSENT)
     }
     settings = settings_from(Path(command.config) if command.config else None, given)
+    if command.explain:
+        return explain(command.path, settings.device, settings.dtype)
     code = start_ranks(settings)
     if code is not None:
         return code
@@ -57,10 +61,12 @@ def _flag(option: Option) -> tuple[str, Any, Any]:
 def _command() -> type[Any]:
     about = "TOML file with settings; flags win over it. Names and meanings are those of the flags."
     config = tyro.conf.arg(name="config", help=about, metavar="FILE", help_behavior_hint="")
+    switch = tyro.conf.arg(name="explain", help=_EXPLAIN)
     path = tyro.conf.arg(help="Folder of a checkpoint, or `demo`.")
     fields: list[Any] = [
         ("path", Annotated[CheckpointPath, path]),
         ("config", Annotated[str | None, config], field(default=None)),
+        ("explain", Annotated[bool, switch], field(default=False)),
         *(_flag(option) for option in options() if option.flag),
     ]
     made = make_dataclass("Serve", fields, frozen=True, kw_only=True, namespace={"run": _run})

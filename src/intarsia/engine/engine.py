@@ -71,11 +71,12 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._failure = ""
         LOG.info(
-            "%d streams, a window of %d tokens, %d pages of %d; %.1f MiB, and %.2f a kept state",
+            "%d streams, a window of %d tokens, %d pages of %d, latents %s; %.1f MiB, %.2f more a kept state",
             settings.streams,
             self.window,
             self.capacity.state.pages,
             settings.page,
+            model.latents if model.latents != "auto" else str(model.dtype).removeprefix("torch."),
             self.capacity.total / 2**20,
             self.capacity.sizes.kept / 2**20,
         )

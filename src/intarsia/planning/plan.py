@@ -46,9 +46,10 @@ def plan(
 ) -> Plan:
     """What loading `checkpoint` takes on each of `ranks` ranks, converted as `manifest` says.
 
-    `context` tokens for each of `streams` streams are counted as caches; with `device_memory` (bytes a rank)
-    the largest window that fits is found. Latents count as BF16 unless `kv_cache_dtype` is "fp8". `compressed_scales` counts scales that the selection compresses as
-    kept so, with scratch to expand them into. `device` ("cpu" or "cuda") and `budget` are those of the load.
+    `context` tokens for each of `streams` streams are counted as caches, latents as BF16 unless
+    `kv_cache_dtype` is "fp8"; with `device_memory` (bytes a rank) the largest window that fits is found.
+    `compressed_scales` counts scales that the selection compresses as kept so, with scratch to expand them
+    into. `device` ("cpu" or "cuda") and `budget` are those of the load.
 
     Nothing but headers is read, and a folder's shards may end behind theirs. All violations are in the
     result; raises NotACheckpointError and ConfigError when there is nothing to plan with.

@@ -9,24 +9,13 @@ from functools import cached_property
 from intarsia.core.json import parse_object
 from intarsia.engine.events import EngineLike
 from intarsia.engine.text.assets import TextAssets
+from intarsia.models.glm5_next.explain import WeightRow
 from intarsia.server.errors import NotFoundError
 from intarsia.server.grammar.compiler import GrammarCompiler
 from intarsia.server.output.markers import ASSISTANT, THINK, THINK_END
 from intarsia.server.settings import ServerSettings
 
 TRANSLATORS = 2
-
-
-@dataclass(frozen=True)
-class WeightRow:
-    """How one module is stored and how it runs."""
-
-    module: str
-    stored: str
-    run: str
-    kernel: str
-    reason: str
-    """Why this kernel, and not a faster one."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def encode_latents(latents: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def write_latents(cache: Tensor, scales: Tensor | None, latents: Tensor, rows: Rows) -> None:
-    """Store a latent a row in `cache` [pages + 1, page, L]; in FP8 if there are `scales` [pages + 1, page]."""
+    """Store a latent a row in `cache` [pages + 1, page, L]; with `scales` [pages + 1, page] in FP8."""
     if scales is None:
         write_rows(cache, latents, rows)
         return

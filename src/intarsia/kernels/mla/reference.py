@@ -35,10 +35,10 @@ def attend(
 ) -> Tensor:
     """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
 
-    cache [pages + 1, page, L], its rows times `latent_scales` [pages + 1, page] if given; selected int32 [R, S], token positions of the row's own stream in any order,
-    -1 where there is none. Scores, softmax and sums are float32. S is the same for every row and context
-    length, so a row's bits do not depend on its neighbours. Padding rows get zeros, whatever `selected` says
-    of them.
+    cache [pages + 1, page, L], its rows times `latent_scales` [pages + 1, page] if given; selected
+    int32 [R, S], token positions of the row's own stream in any order, -1 where there is none. Scores,
+    softmax and sums are float32. S is the same for every row and context length, so a row's bits do not
+    depend on its neighbours. Padding rows get zeros, whatever `selected` says of them.
     """
     flat, page = cache.view(-1, cache.shape[-1]), cache.shape[1]
     out = torch.zeros_like(q)

@@ -100,7 +100,12 @@ class Routes:
 
     async def weights(self, exchange: Exchange) -> None:
         """How every module is stored and runs."""
-        await _json(exchange, {"object": "list", "data": list(self._service.model.weights())})
+        told = {
+            "object": "list",
+            "kv_cache_dtype": self._service.settings.kv_cache_dtype,
+            "data": list(self._service.model.weights()),
+        }
+        await _json(exchange, told)
 
     async def version(self, exchange: Exchange) -> None:
         """The version of the package."""

@@ -1,0 +1,54 @@
+"""--explain: how every weight would run, in place of running it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from intarsia.cli.output import emit_json
+from intarsia.cli.tables import show_table
+from intarsia.core.config import DataType
+
+if TYPE_CHECKING:
+    from intarsia.models.glm5_next.explain import WeightRow
+    from intarsia.selection.manifest import Manifest
+
+_LAYER = re.compile(r"(?<=layers\.)\d+")
+
+
+def explain(
+    path: str, device: str, dtype: DataType, *, manifest: "Manifest | None" = None, json: bool = False
+) -> int:
+    """Print how every weight is stored, runs and why, from headers alone; layers that agree share a line."""
+    from intarsia import api
+
+    rows = api.explain(path, device, dtype, manifest=manifest)
+    if json:
+        emit_json([asdict(row) for row in rows])
+        return 0
+    columns = ("weight", "stored -> run", "operation", "kernel", "why")
+    show_table(f"{len(rows)} weights on {device}, activations in {dtype}", columns, folded(rows))
+    return 0
+
+
+def folded(rows: Iterable["WeightRow"]) -> list[tuple[str, ...]]:
+    """Cells of the rows, those that differ in the layer's number alone as one."""
+    layers: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        found = _LAYER.search(row.module)
+        form = row.run if row.stored == row.run else f"{row.stored} -> {row.run}"
+        key = (_LAYER.sub("*", row.module), form, row.operation, row.kernel, row.reason)
+        layers.setdefault(key, []).extend([int(found[0])] if found else [])
+    return [(name.replace("*", ranges(numbers), 1), *rest) for (name, *rest), numbers in layers.items()]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers in words: `3`, or `{0-2,4,6-8}`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    words = ["-".join(str(end) for end in run) for run in runs]
+    return "{" + ",".join(words) + "}" if len(numbers) > 1 else "".join(words)
