@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from intarsia import formats
+from intarsia.kernels.experts import launch as experts
+from intarsia.kernels.experts import reference as experts_reference
 from intarsia.kernels.experts import triton_grouping as grouping
 from intarsia.kernels.router import launch as router
 from intarsia.kernels.router import reference
@@ -99,6 +101,16 @@ def router_case(name: str, width: int, experts: int, top: int) -> str:
     return ""
 
 
+def swiglu_case(dtype: torch.dtype) -> str:
+    """Columns that fill no tile, beyond the limits on all sides."""
+    both = (6 * randn(5, 2 * 700, seed=3)).to(dtype)
+    got, expected = experts.launch_swiglu(both, 10.0), experts_reference.swiglu(both, 10.0)
+    error = float((got.double() - expected.double()).abs().max())
+    return (
+        "" if got.dtype == dtype and error <= (1e-5 if dtype == torch.float32 else 0.5) else f"off by {error}"
+    )
+
+
 def cases() -> dict[str, Callable[[], str]]:
     return {
         "few pairs": partial(grouping_case, 5, 5, False),
@@ -107,6 +119,8 @@ def cases() -> dict[str, Callable[[], str]]:
         "many pairs": partial(grouping_case, 16, 16, True),
         "many pairs, padding": partial(grouping_case, 32, 21, True),
         "many pairs, all padding": partial(grouping_case, 16, 0, True),
+        "swiglu float32": partial(swiglu_case, torch.float32),
+        "swiglu bfloat16": partial(swiglu_case, torch.bfloat16),
         "router BF16": partial(router_case, "BF16", 1024, 12, 4),
         "router F32": partial(router_case, "F32", 96, 40, 8),
     }

@@ -201,6 +201,20 @@ def test_every_code_under_every_scale():
     assert (got - expected).abs().max() <= 5e-3 * expected.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_swiglu_of_a_dense_block(dtype):
+    for rows, width in ((1, 2048), (17, 700), (64, 12288)):
+        both = (6 * gpu(rows, 2 * width, seed=24)).to(dtype)
+        gate, up = both.double().chunk(2, 1)
+        gate = gate.clamp(max=LIMIT)
+        expected = gate / (1 + torch.exp(-gate)) * up.clamp(-LIMIT, LIMIT)
+        got = swiglu(both, LIMIT)
+        assert got.dtype == dtype
+        near = 2.0**-8 if dtype == torch.bfloat16 else 1e-6
+        assert ((got.double() - expected).abs() <= near * expected.abs() + 1e-6).all()
+        assert torch.equal(swiglu(both[:1], LIMIT), got[:1])
+
+
 def test_what_is_added_at_last():
     stored = stored_experts()
     tiles = in_tiles(*stored)

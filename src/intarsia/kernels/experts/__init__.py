@@ -8,11 +8,16 @@ from intarsia.kernels.choice import GLUON, TRITON, Case, choose
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch, packed_launch, reference
 from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, pack, unpack
-from intarsia.kernels.experts.reference import swiglu
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.router import Routing
 
 __all__ = ["ExpertStack", "PackedExperts", "pack", "prepare", "routed_experts", "swiglu", "unpack"]
+
+
+def swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """silu(min(g, limit)) * clamp(u, -limit, limit) of `gate_up` [R, 2I] -> [R, I]; float32, rounded once."""
+    name = choose(Case("swiglu", (), gate_up.dtype, gate_up.device, (gate_up.shape[1] // 2,)))
+    return (launch.launch_swiglu if name == TRITON else reference.swiglu)(gate_up, limit)
 
 
 def routed_experts(

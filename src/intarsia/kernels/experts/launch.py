@@ -101,6 +101,30 @@ def launch(
     return out
 
 
+def refuse_swiglu(case: Case) -> str:
+    """Why the Triton SwiGLU cannot run a case, or the empty string."""
+    if case.dtype not in (torch.bfloat16, torch.float32):
+        return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 or float32 is needed"
+    return ""
+
+
+offer("swiglu", refuse_swiglu)
+
+
+def launch_swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """silu(min(g, limit)) * clamp(u, -limit, limit) of `gate_up` [R, 2I] -> [R, I]; float32, rounded once."""
+    from intarsia.kernels.experts import triton_experts as kernels
+
+    rows, both = gate_up.shape
+    width = both // 2
+    out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
+    with on_device_of(gate_up):
+        kernels.swiglu_rows[(rows, -(-width // _COMBINE_SIZE))](
+            gate_up.contiguous(), out, float(limit), N=width, SIZE=_COMBINE_SIZE, num_warps=4
+        )
+    return out
+
+
 def _pairs_each(pairs: int, weight: Weight, x: Tensor) -> int:
     name = format_of(weight)
     table = _PAIRS if name == "BF16" else _DECODED_PAIRS

@@ -193,3 +193,16 @@ def combine(
     if PLUS:
         total += tl.load(plus + row * D + d, mask=d < D, other=0)
     tl.store(out + row * D + d, total, mask=d < D)
+
+
+@triton.jit
+def swiglu_rows(gate_up, out, limit, N: tl.constexpr, SIZE: tl.constexpr):
+    """out [rows, N] = SwiGLU of gate_up [rows, 2 N], gate columns first; float32 inside, rounded once."""
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    real = n < N
+    gate = tl.load(gate_up + row * (2 * N) + n, mask=real, other=0).to(tl.float32)
+    up = tl.load(gate_up + row * (2 * N) + N + n, mask=real, other=0).to(tl.float32)
+    gate = tl.minimum(gate, limit)
+    up = tl.minimum(tl.maximum(up, -limit), limit)
+    tl.store(out + row * N + n, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=real)
