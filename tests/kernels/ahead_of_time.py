@@ -20,6 +20,7 @@ TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
+ALIGNED = [["tt.divisibility", 16]]
 OPTIONS = ("num_warps", "launch_pdl")
 
 
@@ -43,25 +44,41 @@ class Compiled:
         options = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
         given = dict(zip(names, args, strict=False)) | keywords
         signature: dict[str, str] = {}
-        constants: dict[str, object] = {}
+        constants: dict[object, object] = {}
         attributes = {}
         for index, name in enumerate(names):
             value, parameter = given[name], self.function.params[index]
-            if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+            if parameter.is_constexpr or _is_constant(value):
                 signature[name], constants[name] = "constexpr", value
-            elif isinstance(value, Tensor):
-                signature[name] = "*" + TYPES[value.dtype]
-                attributes[(index,)] = [["tt.divisibility", 16]]
-            elif hasattr(value, "block_shape"):
-                block = ", ".join(map(str, value.block_shape))
-                signature[name] = f"tensordesc<{TYPES[value.base.dtype]}[{block}],{value.layout!r}>"
+            elif isinstance(value, tuple):
+                signature[name] = tuple("constexpr" if _is_constant(one) else _kind(one) for one in value)
+                constants |= {(index, i): one for i, one in enumerate(value) if _is_constant(one)}
+                attributes |= {(index, i): ALIGNED for i, one in enumerate(value) if _is_aligned(one)}
             else:
-                signature[name] = "fp32" if isinstance(value, float) else "i32"
-                if isinstance(value, int) and value % 16 == 0:
-                    attributes[(index,)] = [["tt.divisibility", 16]]
+                signature[name] = _kind(value)
+                if _is_aligned(value):
+                    attributes[(index,)] = ALIGNED
         kind = GluonASTSource if self.function.is_gluon() else ASTSource
         source = kind(self.function, signature, constants, attributes)
         self.built.append(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options))
+
+
+def _is_constant(value: object) -> bool:
+    return value is None or (isinstance(value, int) and value == 1)
+
+
+def _is_aligned(value: object) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0)
+
+
+def _kind(value) -> str:
+    """The type of an argument as the compiler's signatures spell it."""
+    if isinstance(value, Tensor):
+        return "*" + TYPES[value.dtype]
+    if hasattr(value, "block_shape"):
+        block = ", ".join(map(str, value.block_shape))
+        return f"tensordesc<{TYPES[value.base.dtype]}[{block}],{value.layout!r}>"
+    return "fp32" if isinstance(value, float) else "i32"
 
 
 def usage(kernel) -> dict[str, int]:

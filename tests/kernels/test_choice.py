@@ -11,6 +11,7 @@ from intarsia.kernels.choice import Case
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch as experts
 from intarsia.kernels.kda import step as kda
+from intarsia.kernels.linear import gluon as linear_in_registers
 from intarsia.kernels.linear import launch as linear
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -19,6 +20,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 @pytest.fixture
 def a_hopper(monkeypatch):
     monkeypatch.setattr(choice, "no_triton", lambda device: "")
+    monkeypatch.setattr(choice, "no_gluon", lambda device: "")
 
 
 @pytest.mark.parametrize("operation", ["linear", "experts", "kda_step"])
@@ -37,6 +39,26 @@ def test_on_a_cpu_the_reference_runs_and_triton_says_why_not(operation):
         (linear.refuse, Case("linear", ("NVFP4",), torch.bfloat16, GPU, (64, 64)), "no kernel for NVFP4"),
         (linear.refuse, Case("linear", ("MXFP8",), torch.float16, GPU, (64, 64)), "rows of float16"),
         (linear.refuse, Case("linear", ("FP8_PB_WO",), torch.float32, GPU, (64, 65)), "65 columns"),
+        (
+            linear_in_registers.refuse,
+            Case("linear", ("F32",), torch.bfloat16, GPU, (64, 128)),
+            "no kernel for F32",
+        ),
+        (
+            linear_in_registers.refuse,
+            Case("linear", ("BF16",), torch.float32, GPU, (64, 128)),
+            "rows of float32",
+        ),
+        (
+            linear_in_registers.refuse,
+            Case("linear", ("MXFP8",), torch.bfloat16, GPU, (64, 192)),
+            "192 columns",
+        ),
+        (
+            linear_in_registers.refuse,
+            Case("linear", ("MXFP8",), torch.bfloat16, GPU, (64, 128), "rows with gaps"),
+            "with gaps",
+        ),
         (experts.refuse, Case("experts", ("NVFP4", "MXFP8"), torch.float32, GPU, (8, 64, 64)), "one format"),
         (
             experts.refuse,
@@ -51,13 +73,15 @@ def test_a_refusal_says_what_is_needed(refuse, case, part):
     assert part in refuse(case)
 
 
-def test_triton_comes_first_where_it_can_run(a_hopper):
+def test_the_first_kernel_that_can_run_is_chosen(a_hopper):
     case = Case("linear", ("MXFP8",), torch.bfloat16, GPU, (64, 64))
     assert choice.choose(case) == "triton"
     with choice.forced("reference"):
         assert choice.choose(case) == "reference"
         assert not choice.explain(case)[0].chosen
     assert choice.choose(case) == "triton"
+    whole = Case("linear", ("MXFP8",), torch.bfloat16, GPU, (64, 128))
+    assert choice.choose(whole) == "gluon"
 
 
 def test_a_forced_kernel_that_cannot_run_is_refused():

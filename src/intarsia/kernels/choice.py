@@ -25,13 +25,18 @@ CAPABILITY = (9, 0)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What an operation is asked for. `formats` are those of its weights, none for an operation without."""
+    """What an operation is asked for. `formats` are those of its weights, none for an operation without.
+
+    `layout` tells how a weight lies in memory where that is unlike a whole matrix by itself: a reason to
+    refuse, for kernels that read whole rows.
+    """
 
     operation: str
     formats: tuple[str, ...]
     dtype: torch.dtype
     device: torch.device
     shape: tuple[int, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)

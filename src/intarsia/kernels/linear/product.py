@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from intarsia.kernels.choice import TRITON, Case, choose
-from intarsia.kernels.linear import launch, reference
+from intarsia.kernels.choice import GLUON, TRITON, Case, choose
+from intarsia.kernels.linear import gluon, launch, reference
 from intarsia.kernels.weights import Weight
 
 
@@ -17,7 +17,17 @@ def linear(
     `used`, int32 [1] on the device of `x`: the count of rows that matter; of those from there on the result
     may be zeros. It saves time on a GPU and changes no bit of the rows before.
     """
-    case = Case("linear", (launch.format_of(weight),), x.dtype, x.device, tuple(weight.shape))
-    if choose(case) == TRITON:
+    name = choose(case_of(x, weight))
+    if name == GLUON:
+        out = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype or x.dtype, device=x.device)
+        gluon.launch([x], [weight], [out], used=used)
+        return out
+    if name == TRITON:
         return launch.launch(x, weight, out_dtype)
     return reference.linear(x, weight, out_dtype=out_dtype)
+
+
+def case_of(x: Tensor, weight: Weight) -> Case:
+    """What is asked for, as kernels are chosen by."""
+    layout = gluon.unlike_a_whole_matrix(weight) if x.is_cuda else ""
+    return Case("linear", (launch.format_of(weight),), x.dtype, x.device, tuple(weight.shape), layout)

@@ -1,0 +1,267 @@
+"""The register kernels' reasons for refusing, and their launch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from intarsia.formats.fp8_block import SIDE, scale_name_of
+from intarsia.formats.stored import Stored
+from intarsia.kernels.choice import GLUON, Case, offer
+from intarsia.kernels.device import byte_view, on_device_of
+from intarsia.kernels.linear import plan
+from intarsia.kernels.linear.launch import format_of
+from intarsia.kernels.weights import Weight
+
+_CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
+MOST_MATRICES = 4
+"""Matrices that one launch takes."""
+_FEW_ROWS = 16
+_HALF = 128  # rows of gate or up: whole blocks, and whole tiles
+_ADDED = 256  # columns of a program that adds ranges
+_LARGEST_EXPONENT = 134
+"""Of MXFP8: 2^(byte - 127) * 2^120 must be a bfloat16."""
+_FITTING: Any = WeakIdKeyDictionary()
+
+
+def refuse(case: Case) -> str:
+    """Why the register kernels cannot run a case, or the empty string."""
+    if case.formats[0] not in _CODES:
+        return f"no kernel for {case.formats[0]}; there is one for {', '.join(_CODES)}"
+    if case.dtype != torch.bfloat16:
+        return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 is needed"
+    if not plan.ranges_of(*case.shape):
+        return f"{case.shape[-1]} columns; a multiple of {plan.STEP} is needed"
+    if case.shape[0] * case.shape[1] >= 1 << 32:
+        return "2^32 weights or more; offsets are 32 bits wide"
+    return case.layout
+
+
+offer("linear", refuse, GLUON)
+
+
+def unlike_a_whole_matrix(weight: Weight) -> str:
+    """What about a weight's memory keeps the register kernels from reading it, or the empty string."""
+    tensors = [weight] if isinstance(weight, Tensor) else list(weight.tensors.values())
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return "rows with gaps between them"
+    if tensors[0].data_ptr() % 16:
+        return "a first row that does not begin on a multiple of 16 bytes"
+    if isinstance(weight, Tensor):
+        return ""
+    if weight.format == "FP8_PB_WO":
+        if weight.origin != (0, 0):
+            return "a first row or column inside a block"
+        if weight.row_parts > 1 and weight.rows // weight.row_parts % SIDE:
+            return "row parts that end inside a block"
+        if weight[scale_name_of(weight)].dtype != torch.float32:
+            return "block scales that are not float32"
+    if weight.format == "MXFP8" and not _exponents_fit(weight["weight_scale"]):
+        return f"exponent bytes above {_LARGEST_EXPONENT}"
+    return ""
+
+
+def refuse_halves(weight: Weight) -> str:
+    """Why gate and up cannot be taken side by side, or the empty string."""
+    if weight.shape[0] % (2 * _HALF):
+        return f"halves of {weight.shape[0] / 2:g} rows; a multiple of {_HALF} is needed"
+    return ""
+
+
+def _exponents_fit(scale: Tensor) -> bool:
+    """Looks once at the scales of a weight, the first time it is used.
+
+    Inside a graph's capture nothing can be looked at: a weight used there first is taken to fit, and if it
+    does not its results are infinite or not numbers.
+    """
+    known = _FITTING.get(scale)
+    if known is None:
+        if scale.is_meta or (scale.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return True
+        known = bool((byte_view(scale) <= _LARGEST_EXPONENT).all())
+        _FITTING[scale] = known
+    return bool(known)
+
+
+def launch(
+    xs: Sequence[Tensor],
+    weights: Sequence[Weight],
+    outs: Sequence[Tensor],
+    *,
+    used: Tensor | None = None,
+    limit: float | None = None,
+) -> None:
+    """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to four `weights` [N_i, K] of
+    one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
+    SwiGLU.
+
+    Products are of exact weights, summed in float32 and rounded once. A row's bits depend on the row, the
+    matrices and the output's dtype alone.
+    """
+    rows, k = xs[0].shape
+    if not rows:
+        return
+    ranges = plan.ranges_of(sum(_rows_of(weights)), k)
+    with on_device_of(xs[0]):
+        if rows <= _FEW_ROWS:
+            _launch_few(xs, weights, outs, used, limit, ranges)
+        elif len(xs) == 1:
+            _launch_many(xs[0], weights, outs, used, limit, ranges)
+        else:
+            for x, weight, out in zip(xs, weights, outs, strict=True):
+                _launch_many(x, [weight], [out], used, limit, ranges)
+
+
+def _launch_few(
+    xs: Sequence[Tensor],
+    weights: Sequence[Weight],
+    outs: Sequence[Tensor],
+    used: Tensor | None,
+    limit: float | None,
+    ranges: int,
+) -> None:
+    from intarsia.kernels.linear import gluon_few as kernels
+
+    rows, k = xs[0].shape
+    name = format_of(weights[0])
+    shape = plan.few(ranges, k, 2 if name == "BF16" else 1)
+    words = [_words_of_rows(x) for x in xs]
+    sizes = _rows_of(weights)
+    first = _first_tiles(sizes, shape.tile)
+    kernels.few_rows[(first[-1],)](
+        tuple(words),
+        tuple(_words(weight) for weight in weights),
+        tuple(_scales(weight) for weight in weights),
+        tuple(outs),
+        tuple(out.stride(0) for out in outs),
+        used,
+        rows,
+        words[0].stride(0),
+        LIMIT=limit,
+        NS=sizes,
+        FIRST=first,
+        K=k,
+        FORMAT=_CODES[name],
+        RANGES=ranges,
+        WARPS=shape.warps,
+        BN=shape.tile,
+        NT=8 if rows <= 8 else _FEW_ROWS,
+        CHUNKS=shape.chunks,
+        DEPTH=shape.depth,
+        GATED=limit is not None,
+        EVEN=not any(size % shape.tile for size in sizes),
+        num_warps=ranges * shape.warps,
+    )
+
+
+def _launch_many(
+    x: Tensor,
+    weights: Sequence[Weight],
+    outs: Sequence[Tensor],
+    used: Tensor | None,
+    limit: float | None,
+    ranges: int,
+) -> None:
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from intarsia.kernels.linear import arrange
+    from intarsia.kernels.linear import gluon_many as kernels
+
+    rows, k = x.shape
+    name = format_of(weights[0])
+    sizes = _rows_of(weights)
+    shape = plan.many(ranges, sum(sizes), k, rows, blocks=name == "FP8_PB_WO")
+    ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
+    arrange.arrange_rows[(-(-rows // 8), k // plan.STEP)](
+        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=8, num_warps=1
+    )
+    layout = NVMMASharedLayout(128, 16, 2)
+    first = _first_tiles(sizes, shape.tile)
+    # With blocks and large tiles the activation's registers are one too many: it goes to the second kernel.
+    later = shape.apart or (limit is not None and name == "FP8_PB_WO" and shape.rows > 64)
+    parts = ranges if shape.apart else 1
+    targets = _parts(x, sizes, parts) if later else list(outs)
+    kernels.many_rows[(-(-rows // shape.rows), first[-1], parts)](
+        TensorDescriptor.from_tensor(ordered, [shape.rows, plan.STEP], layout),
+        tuple(_words(weight) for weight in weights),
+        tuple(_scales(weight) for weight in weights),
+        tuple(targets),
+        tuple(target.stride(-2) for target in targets),
+        used,
+        rows,
+        LIMIT=limit,
+        NS=sizes,
+        FIRST=first,
+        K=k,
+        FORMAT=_CODES[name],
+        RANGES=ranges,
+        APART=shape.apart,
+        WARPS=shape.warps,
+        BN=shape.tile,
+        NT=shape.rows,
+        STAGES=shape.stages,
+        DEPTH=shape.depth,
+        GATED=limit is not None and not later,
+        EVEN=not any(size % shape.tile for size in sizes),
+        num_warps=shape.warps,
+    )
+    if not later:
+        return
+    sizes = tuple(out.shape[1] for out in outs)
+    first = _first_tiles(sizes, _ADDED)
+    arrange.add_parts[(rows, first[-1])](
+        targets[0],
+        tuple(outs),
+        tuple(out.stride(0) for out in outs),
+        used,
+        rows,
+        targets[0].stride(0),
+        targets[0].stride(1),
+        LIMIT=limit,
+        NS=sizes,
+        FIRST=first,
+        RANGES=parts,
+        SIZE=_ADDED,
+        num_warps=2,
+    )
+
+
+def _parts(x: Tensor, sizes: tuple[int, ...], count: int) -> list[Tensor]:
+    """Float32 sums of each range, the matrices side by side: views [count, R, N_i] of one tensor."""
+    parts = torch.empty(count, x.shape[0], sum(sizes), dtype=torch.float32, device=x.device)
+    return list(torch.split(parts, list(sizes), -1))
+
+
+def _rows_of(weights: Sequence[Weight]) -> tuple[int, ...]:
+    return tuple(weight.shape[0] for weight in weights)
+
+
+def _first_tiles(sizes: Sequence[int], tile: int) -> tuple[int, ...]:
+    """The first tile of each size, and the number of all."""
+    first = [0]
+    for size in sizes:
+        first.append(first[-1] + -(-size // tile))
+    return tuple(first)
+
+
+def _words(weight: Weight) -> Tensor:
+    tensor = weight if isinstance(weight, Tensor) else weight["weight"]
+    return tensor.view(torch.int32)
+
+
+def _words_of_rows(x: Tensor) -> Tensor:
+    if x.stride(-1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:
+        x = x.contiguous()
+    return x.view(torch.int32)
+
+
+def _scales(weight: Weight) -> Tensor:
+    """Scales as the kernels read them; the words where a format has none."""
+    if isinstance(weight, Stored) and weight.format == "MXFP8":
+        return byte_view(weight["weight_scale"])
+    if isinstance(weight, Stored) and weight.format == "FP8_PB_WO":
+        return weight[scale_name_of(weight)]
+    return _words(weight)
