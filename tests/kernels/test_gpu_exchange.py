@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from intarsia.groups.group import add_in_order
-from intarsia.kernels.exchange import Exchange, buffer_bytes, refuse
+from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes, refuse
 
 MOST = 32 * 512
-TILE = 512
 
 
 class Ranks:
@@ -56,7 +55,7 @@ def numbers(ranks, count, seed):
 @pytest.mark.gpu
 def test_sums_have_the_bits_of_gathering_and_adding(ranks):
     # any count after any other: both halves of the buffers, tiles that sit out calls, a ragged last tile
-    for call, count in enumerate([1, 512, 4096, 513, 16384, 512, 4096, 100, 16384, 16384, 1] * 3):
+    for call, count in enumerate([1, 256, 4096, 257, 16384, 256, 4096, 100, 16384, 16384, 1] * 3):
         partials = numbers(len(ranks.ends), count, call)
         torch.cuda.synchronize()
         totals = ranks.sum(partials)
@@ -115,7 +114,7 @@ def test_a_rank_that_does_not_come_is_noticed_in_time(ranks):
 
 def test_what_is_not_exchanged_so_is_said():
     assert refuse(torch.zeros(4), 8) == "the device is cpu, not cuda"
-    assert buffer_bytes(2, 513) == 2 * 2 * 1024 * 8
+    assert buffer_bytes(2, 2 * TILE + 1) == 2 * 2 * 3 * TILE * 8
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")

@@ -51,6 +51,7 @@ class ReplyOptions(EngineSettings):
             rank=self.rank,
             master=self.master,
             master_port=self.master_port,
+            ring=self.ring,
             rank_timeout=self.rank_timeout,
         )
 

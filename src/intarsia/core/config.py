@@ -160,6 +160,9 @@ class EngineSettings(LoadSettings):
     """Address at which the ranks meet: that of rank 0."""
     master_port: int = 29551
     """Port at which the ranks meet."""
+    ring: str | None = None
+    """PREV,NEXT: addresses of the ranks before and after this one, where no address reaches all ranks; at
+    the ends of a line one is empty. Every rank then listens at its own `master_port`."""
     rank_timeout: float = 60.0
     """Seconds a rank waits for another one before it counts as lost."""
 
@@ -169,6 +172,10 @@ class EngineSettings(LoadSettings):
         if self.rank is not None:
             check_integer("rank", self.rank, 0, self.tp - 1)
         check_integer("master_port", self.master_port, 1, 65535)
+        if self.ring is not None and (self.rank is None or self.tp == 1):
+            raise UsageError(
+                "ring", found="no rank of several", expected="--tp and --rank as well, on each rank by itself"
+            )
         check_number("rank_timeout", self.rank_timeout, 0.1, 86400.0)
         if self.window is not None:
             check_integer("window", self.window, 2)

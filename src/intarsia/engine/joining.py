@@ -17,12 +17,13 @@ from intarsia.groups.agreement import compare, digest
 from intarsia.groups.group import SINGLE, Group
 from intarsia.groups.join import Place, form, open_store, own_status
 from intarsia.groups.lifeline import end_with_launcher
+from intarsia.groups.ring.meet import neighbours
 from intarsia.groups.status import SharedStatus, Status
 from intarsia.loading.layout import Arrangement
 from intarsia.loading.shares import share_of
 
 # What may differ from rank to rank.
-_OWN = frozenset(["device", "threads", "rank", "master", "master_port"])
+_OWN = frozenset(["device", "threads", "rank", "master", "master_port", "ring"])
 
 
 def place_of(settings: EngineSettings) -> Place | None:
@@ -33,7 +34,10 @@ def place_of(settings: EngineSettings) -> Place | None:
         if world != settings.tp:
             raise UsageError("tp", found=f"{settings.tp} under torchrun's {world} ranks", expected=f"{world}")
         master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return Place(rank, settings.tp, master, port, settings.rank_timeout) if rank is not None else None
+    if rank is None:
+        return None
+    ring = neighbours(settings.ring, port) if settings.ring is not None else None
+    return Place(rank, settings.tp, master, port, settings.rank_timeout, ring)
 
 
 def rank_device(settings: EngineSettings, device: torch.device) -> torch.device:
@@ -58,8 +62,8 @@ def join(settings: EngineSettings, plan: Arrangement, device: torch.device) -> G
     )
     end_with_launcher()
     status = own_status(place.rank)
-    if isinstance(status, SharedStatus):
-        status.beat()
+    if isinstance(status.beyond, SharedStatus):
+        status.beyond.beat()
     status.tell("meets the other ranks")
     store = open_store(place)
     compare(

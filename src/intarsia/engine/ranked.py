@@ -11,25 +11,26 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from xxhash import xxh64_intdigest
 
 from intarsia.core.config import SamplingSettings
+from intarsia.core.errors import IntarsiaError
 from intarsia.engine.engine import Engine
 from intarsia.engine.errors import RequestError
 from intarsia.engine.events import Event, Handle, OnEvent
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane
-from intarsia.engine.requests import Penalties, Request, Thinking
+from intarsia.engine.requests import Grammar, Penalties, Request, Thinking
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.text.reply import Pieces
-from intarsia.groups.errors import RankLostError
-from intarsia.groups.torch_group import TorchGroup
+from intarsia.groups.exchanging import RankGroup
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
@@ -51,6 +52,18 @@ class _StepHandle(Handle):
             self.reader.deliver(event)
 
 
+class Grammars(Protocol):
+    """How grammars get to the other ranks: as the text they were made from. Each rank follows its own."""
+
+    def written(self, grammar: Grammar) -> list[str]:
+        """The words that `read` makes it from."""
+        ...
+
+    def read(self, words: Sequence[str]) -> Grammar:
+        """The grammar at its beginning."""
+        ...
+
+
 class RankedEngine(Engine):
     """An engine on one of several ranks: `submit` on rank 0, `follow` on the others."""
 
@@ -58,30 +71,39 @@ class RankedEngine(Engine):
         self,
         model: Glm5NextModel,
         settings: StreamSettings,
-        group: TorchGroup,
+        group: RankGroup,
         store: Any,
         *,
         end_ids: Collection[int] = (),
         pieces: Pieces | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """`store` is the key-value store the ranks met at."""
+        """`store` is the key-value store the ranks met at; without `grammars` requests have none."""
         # Costs that are never measured: equal on all ranks.
         super().__init__(model, settings, end_ids=end_ids, pieces=pieces, costs=MeasuredCosts())
         self._group = group
         self._store = store
         self._number = 0
         self._lanes: dict[int, Lane] = {}
+        self._grammars = grammars
+        group.when_lost(self._poke)
+
+    @property
+    def lost(self) -> IntarsiaError | None:
+        """Why the ranks cannot go on together."""
+        return self._group.failure
 
     def submit(self, request: Request, on_event: OnEvent | None = None) -> Handle:
-        """Queue a request; RequestError for a grammar, which the other ranks would not have."""
-        if request.grammar is not None:
+        """Queue a request; RequestError for a grammar that the other ranks cannot be told."""
+        if request.grammar is not None and self._grammars is None:
             raise RequestError(
-                "grammar", found=f"{self._group.ranks} ranks", expected="one rank", action="serve with --tp 1"
+                "grammar", found="an engine that cannot tell it to other ranks", expected="no grammar"
             )
         return super().submit(request, on_event)
 
     def step(self) -> bool:
         """Tell the others what arrived and who left, then do the step they do."""
+        self._check_others()
         with self._wake:
             arrived, self._inbox = self._inbox, deque()
             self._poked = False
@@ -91,7 +113,8 @@ class RankedEngine(Engine):
         gone = [order for order, lane in self._lanes.items() if self._aborting or _left(lane)]
         if not arrived and not gone and self.loop.idle:
             return False
-        self._tell({"arrived": [[lane.order, encoded(lane.request)] for lane in arrived], "gone": gone})
+        told = [[lane.order, encoded(lane.request, self._grammars)] for lane in arrived]
+        self._tell({"arrived": told, "gone": gone})
         return self._together(arrived, gone)
 
     def follow(self) -> None:
@@ -102,7 +125,7 @@ class RankedEngine(Engine):
                 return
             arrived = []
             for order, document in message["arrived"]:
-                request = decoded(document)
+                request = decoded(document, self._grammars)
                 lane = self._intake.lane(_StepHandle(None, request), order)
                 self._lanes[order] = lane
                 arrived.append(lane)
@@ -113,13 +136,24 @@ class RankedEngine(Engine):
             self.loop.add(lane)
         for order in gone:
             self._lanes[order].handle.cancel()
-        self._group.check_equal(f"step {self._number}", self._hash())
+        self._group.check_equal(self._described(), self._hash())
         worked = self.loop.step()
-        if self._group.failure is not None:
-            raise self._group.failure  # the loop takes any failure for one of the network
+        self._check_others()  # the loop takes any failure for one of the network
         present = {lane.order for lane in [*self.loop.running, *self.loop.admission.waiting]}
         self._lanes = {order: lane for order, lane in self._lanes.items() if order in present}
         return worked
+
+    def _check_others(self) -> None:
+        if self._group.failure is not None:
+            raise self._group.failure
+
+    def _described(self) -> str:
+        """The step and its streams, for whoever asks what this rank was doing."""
+        streams = ", ".join(
+            f"{lane.slot} ({lane.request.id[:24]}) at token {lane.done}" for lane in self.loop.running[:4]
+        )
+        more = f" and {len(self.loop.running) - 4} more" if len(self.loop.running) > 4 else ""
+        return f"step {self._number}" + (f", stream {streams}{more}" if streams else "")
 
     def _hash(self) -> int:
         """What the next step follows from: every lane's place and length, drafts, pages and kept states."""
@@ -140,14 +174,14 @@ class RankedEngine(Engine):
 
     def _next(self) -> dict[str, Any]:
         self._number += 1
-        problem = ""
+        problem: RuntimeError | None = None
         try:
             self._store.wait([f"step/{self._number}"], A_LONG_WAIT)
             found: dict[str, Any] = json.loads(self._store.get(f"step/{self._number}"))
             return found
         except RuntimeError as error:
-            problem = str(error).strip().splitlines()[0][:200]
-        raise RankLostError("rank 0", found=problem, expected="its next step", action="look at its log")
+            problem = error
+        raise self._group.fail(problem)
 
     def _work(self) -> None:
         try:
@@ -157,7 +191,8 @@ class RankedEngine(Engine):
             os.kill(os.getpid(), signal.SIGTERM)
             raise
         finally:
-            self._tell({"end": True})
+            with suppress(RuntimeError):
+                self._tell({"end": True})
 
 
 def _left(lane: Lane) -> bool:
@@ -168,20 +203,24 @@ def _left(lane: Lane) -> bool:
 _SAMPLING = tuple(item.name for item in fields(SamplingSettings))
 
 
-def encoded(request: Request) -> dict[str, Any]:
-    """A request without a grammar, as JSON values."""
+def encoded(request: Request, grammars: Grammars | None = None) -> dict[str, Any]:
+    """A request as JSON values."""
     document = {
         item.name: msgspec.to_builtins(getattr(request, item.name), str_keys=True)
         for item in fields(Request)
         if item.name not in ("grammar", "sampling")
     }
     document["sampling"] = {name: getattr(request.sampling, name) for name in _SAMPLING}
+    if request.grammar is not None and grammars is not None:
+        document["grammar"] = grammars.written(request.grammar)
     return document
 
 
-def decoded(document: dict[str, Any]) -> Request:
+def decoded(document: dict[str, Any], grammars: Grammars | None = None) -> Request:
     """The request of such a document, checked as any other."""
     values = dict(document)
+    if "grammar" in values and grammars is not None:
+        values["grammar"] = grammars.read(values["grammar"])
     values["sampling"] = SamplingSettings(**values["sampling"])
     values["penalties"] = msgspec.convert(values["penalties"], Penalties)
     if values["thinking"] is not None:

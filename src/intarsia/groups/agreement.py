@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from intarsia.core.errors import Violation
-from intarsia.groups.errors import RankMissingError, RanksDifferError
+from intarsia.groups.errors import LineError, RankMissingError, RanksDifferError, lost
 
 
 class Store(Protocol):
@@ -19,15 +19,32 @@ class Store(Protocol):
 
     def wait(self, keys: list[str], timeout: timedelta) -> None: ...
 
+    def delete_key(self, key: str) -> bool: ...
+
 
 def compare(
     store: Store, topic: str, rank: int, ranks: int, facts: Mapping[str, object], timeout: timedelta
 ) -> None:
     """Hold this rank's facts against everyone's.
 
-    Facts are compared as JSON. Raises RankMissingError naming the ranks that did not say theirs in time, and
-    RanksDifferError with every fact that differs and the values of all ranks.
+    Facts are compared as JSON. Raises RankMissingError naming the ranks that did not say theirs in time,
+    RankLostError for one that is known to be gone, and RanksDifferError with every fact that differs and the
+    values of all ranks.
     """
+    problem: LineError | None = None
+    try:
+        found = _compared(store, topic, rank, ranks, facts, timeout)
+    except LineError as error:
+        problem = error
+    if problem is not None:
+        raise lost(problem, rank, ranks)
+    if found:
+        raise RanksDifferError(topic, found)
+
+
+def _compared(
+    store: Store, topic: str, rank: int, ranks: int, facts: Mapping[str, object], timeout: timedelta
+) -> list[Violation]:
     store.set(f"{topic}/{rank}", json.dumps({key: str(value) for key, value in facts.items()}))
     missing = [other for other in range(ranks) if not _comes(store, f"{topic}/{other}", timeout)]
     if missing:
@@ -43,8 +60,7 @@ def compare(
     store.set(f"{topic}/read/{rank}", "1")
     for other in range(ranks):
         _comes(store, f"{topic}/read/{other}", timeout)
-    if found:
-        raise RanksDifferError(topic, found)
+    return found
 
 
 def differences(told: Sequence[Mapping[str, str]]) -> list[Violation]:
@@ -68,6 +84,8 @@ def digest(document: object) -> str:
 def _comes(store: Store, key: str, timeout: timedelta) -> bool:
     try:
         store.wait([key], timeout)
+    except LineError:
+        raise
     except Exception:  # torch has several types for a time that ran out, and for a store that is gone
         return False
     return True

@@ -26,3 +26,29 @@ class RanksDivergedError(IntarsiaError):
 
 class RendezvousError(IntarsiaError):
     """The ranks' meeting point cannot be opened or reached."""
+
+
+class LineError(RuntimeError):
+    """What carries messages between ranks failed; `culprit` is the rank to blame, if that is known.
+
+    `states` says what every rank was doing. Becomes a RankLostError where a call ends by it.
+    """
+
+    def __init__(self, text: str, culprit: int | None = None, states: str = "") -> None:
+        super().__init__(text)
+        self.culprit = culprit
+        self.states = states
+
+
+def lost(problem: RuntimeError, rank: int, ranks: int) -> RankLostError:
+    """The error of a rank whose exchange, or wait, failed so."""
+    text = str(problem).strip()
+    words = text.splitlines()[0][:300] if text else "no reason given"
+    culprit = problem.culprit if isinstance(problem, LineError) else None
+    states = problem.states if isinstance(problem, LineError) else ""
+    return RankLostError(
+        f"rank {rank} of {ranks}" if culprit is None else f"rank {culprit}",
+        found=f"an exchange that failed: {words}" if culprit is None else words,
+        expected="every rank at the same exchange",
+        action=states or "look for the first message of another rank",
+    )

@@ -9,22 +9,13 @@ from torch import Tensor
 
 from intarsia.core.errors import IntarsiaError
 from intarsia.groups.agreement import Store
-from intarsia.groups.errors import RankLostError, RanksDivergedError
+from intarsia.groups.errors import RanksDivergedError, lost
 from intarsia.groups.group import add_in_order, side_by_side
 from intarsia.groups.status import LOST, SILENT_STATUS, Status
 
 T = TypeVar("T")
 Parts = Callable[[], list[Tensor]]
 _LOW_BITS = (1 << 63) - 1
-
-
-class LineError(RuntimeError):
-    """What carries the exchanges failed; `culprit` is the rank to blame, if that is known."""
-
-    def __init__(self, text: str, culprit: int | None = None, states: str = "") -> None:
-        super().__init__(text)
-        self.culprit = culprit
-        self.states = states
 
 
 class RankGroup(ABC):
@@ -42,8 +33,16 @@ class RankGroup(ABC):
         self.store = store
         self._device = device
         self._status = status
+        self._when_lost: list[Callable[[], None]] = []
         self.failure: IntarsiaError | None = None
         """Why no further exchange is possible."""
+
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """Call `act`, from any thread, once a rank is found to be lost.
+
+        Over a ring that is found at once, else at the next exchange.
+        """
+        self._when_lost.append(act)
 
     @abstractmethod
     def _start(self, own: Tensor) -> Parts:
@@ -87,16 +86,10 @@ class RankGroup(ABC):
 
     def fail(self, problem: RuntimeError) -> IntarsiaError:
         """The error of an exchange that failed, which every further one will raise too."""
-        words = _first_line(str(problem))
-        self._status.tell(f"{LOST}: {words}")
-        culprit = problem.culprit if isinstance(problem, LineError) else None
-        states = problem.states if isinstance(problem, LineError) else ""
-        self.failure = RankLostError(
-            f"rank {culprit}" if culprit is not None else f"rank {self.rank} of {self.ranks}",
-            found=words if culprit is not None else f"an exchange that failed: {words}",
-            expected="every rank at the same exchange",
-            action=states or "look for the first message of another rank",
-        )
+        self.failure = lost(problem, self.rank, self.ranks)
+        self._status.tell(f"{LOST}: {self.failure.found}")
+        for act in self._when_lost:
+            act()
         return self.failure
 
     def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
@@ -132,7 +125,3 @@ def _suspects(odd: Sequence[int], ranks: int) -> str:
     if len(odd) > (ranks - 1) // 2:
         return "no majority says which rank is wrong"
     return "rank " + " and ".join(map(str, odd)) + " differs from the others"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300] if text.strip() else "no reason given"

@@ -10,8 +10,12 @@ import torch
 import torch.distributed
 
 from intarsia.groups.errors import RankMissingError, RendezvousError
+from intarsia.groups.exchanging import RankGroup
 from intarsia.groups.peer.meet import open_exchange
-from intarsia.groups.status import LISTEN_FD, SILENT_STATUS, STATUS_FILE, SharedStatus, Status
+from intarsia.groups.ring.group import RingGroup
+from intarsia.groups.ring.meet import Neighbours
+from intarsia.groups.ring.store import RingStore, open_ring
+from intarsia.groups.status import LISTEN_FD, SILENT_STATUS, STATUS_FILE, SharedStatus, Status, Tally
 from intarsia.groups.torch_group import TorchGroup, seconds
 
 dist: Any = torch.distributed  # its parts are only partly typed
@@ -22,7 +26,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Place:
     """One rank among `ranks`, and where they meet: rank 0 listens at `master`:`port`.
 
-    `timeout` is how many seconds a rank waits for another, when they meet and at every exchange.
+    `timeout` is how many seconds a rank waits for another, when they meet and at every exchange. With a
+    `ring` every rank listens at `port` towards the one before it, and there is no common address.
     """
 
     rank: int
@@ -30,6 +35,7 @@ class Place:
     master: str
     port: int
     timeout: float
+    ring: Neighbours | None = None
 
     @property
     def patience(self) -> timedelta:
@@ -38,10 +44,15 @@ class Place:
 
 
 def open_store(place: Place) -> Any:
-    """The store the ranks meet at, opened by rank 0 and reached by the others.
+    """The store the ranks meet at, opened by rank 0 and reached by the others; in a ring everybody's.
 
-    Raises RendezvousError: the port is in use, or nobody answers there in time.
+    Raises RendezvousError: the port is in use, or nobody answers there in time; in a ring also
+    RankMissingError and RanksDifferError.
     """
+    if place.ring is not None:
+        return open_ring(
+            place.rank, place.ranks, place.ring, place.port, own_status(place.rank), place.timeout
+        )
     listen = os.environ.get(LISTEN_FD)
     # torchrun's agent holds the store itself, then every rank is a guest
     host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -67,8 +78,14 @@ def open_store(place: Place) -> Any:
     )
 
 
-def form(place: Place, store: Any, device: torch.device, status: Status | None = None) -> TorchGroup:
-    """The process group: NCCL for CUDA devices, gloo otherwise. Raises RankMissingError."""
+def form(place: Place, store: Any, device: torch.device, status: Status | None = None) -> RankGroup:
+    """The group of all ranks: NCCL for CUDA devices, gloo otherwise, over a ring the ranks' own lines.
+
+    Raises RankMissingError.
+    """
+    if isinstance(store, RingStore):
+        store.settle()
+        return RingGroup(store, device, status or own_status(place.rank))
     problem = ""
     try:
         backend = _nccl(place, store, device) if device.type == "cuda" else _gloo(place, store)
@@ -90,15 +107,11 @@ def form(place: Place, store: Any, device: torch.device, status: Status | None =
     )
 
 
-def own_status(rank: int) -> Status:
-    """Where this rank writes what it is doing, if somebody watches."""
-    path = os.environ.get(STATUS_FILE)
-    return _record(path, rank) if path else SILENT_STATUS
-
-
 @cache
-def _record(path: str, rank: int) -> Status:
-    return SharedStatus(path, rank)  # one a process: it counts
+def own_status(rank: int) -> Tally:
+    """What this rank says of itself, which whoever watches it reads too."""
+    path = os.environ.get(STATUS_FILE)
+    return Tally(SharedStatus(path, rank) if path else SILENT_STATUS)  # one a process: it counts
 
 
 def exchange_timeout(place: Place) -> timedelta:

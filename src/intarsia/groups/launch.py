@@ -164,9 +164,7 @@ def _fate(rank: _Rank) -> str:
 
 def _tell_states(ranks: Sequence[_Rank], tell: Callable[[str], None]) -> None:
     for rank in ranks:
-        reading = rank.reading
-        doing = f"in exchange {reading.entered}" if reading.waits else f"after exchange {reading.left}"
-        tell(f"  rank {rank.number}: {_fate(rank)}, {doing}; {reading.words or 'starting'}")
+        tell(f"  rank {rank.number}: {_fate(rank)}, {rank.reading.doing}")
 
 
 def _last_lines(rank: _Rank) -> list[str]:

@@ -68,6 +68,40 @@ class _Silent:
 SILENT_STATUS: Status = _Silent()
 
 
+class Tally:
+    """A status that can be read in its own process, and passes everything on to another one."""
+
+    def __init__(self, beyond: Status = SILENT_STATUS) -> None:
+        self.beyond = beyond
+        self._entered = self._left = self._signs = 0
+        self._words = ""
+
+    def enter(self) -> None:
+        """An exchange begins."""
+        self._entered += 1
+        self.beyond.enter()
+
+    def leave(self) -> None:
+        """The exchange is over."""
+        self._left = self._entered
+        self.beyond.leave()
+
+    def tell(self, words: str) -> None:
+        """What comes next."""
+        self._words = words
+        self._signs += 1
+        self.beyond.tell(words)
+
+    def alive(self) -> None:
+        """A sign of life."""
+        self._signs += 1
+        self.beyond.alive()
+
+    def read(self) -> "Reading":
+        """What was told so far."""
+        return Reading(self._entered, self._left, self._signs, self._words)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One rank's record: exchanges entered and left, signs of life, what it said last, and beats."""
@@ -82,6 +116,12 @@ class Reading:
     def waits(self) -> bool:
         """True while it is inside an exchange."""
         return self.entered > self.left
+
+    @property
+    def doing(self) -> str:
+        """In which exchange the rank is, or after which, and what it said last."""
+        where = f"in exchange {self.entered}" if self.waits else f"after exchange {self.left}"
+        return f"{where}; {self.words or 'starting'}"
 
 
 class SharedStatus:

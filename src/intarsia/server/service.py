@@ -72,11 +72,20 @@ class ServedModel:
 class Service:
     """One model behind one engine, with what turns requests into tokens."""
 
-    def __init__(self, settings: ServerSettings, model: ServedModel, engine: EngineLike) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        model: ServedModel,
+        engine: EngineLike,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
+        """`grammars` compiles for this model; without one the service makes its own."""
         self.settings = settings
         self.model = model
         self.engine = engine
-        self.grammars = GrammarCompiler(model.tokenizer_json, model.vocab_size, sorted(model.end_ids))
+        self.grammars = grammars or GrammarCompiler(
+            model.tokenizer_json, model.vocab_size, sorted(model.end_ids)
+        )
         # Parsing, tokenizing and compiling leave the event loop free, two at a time.
         self.translators = ThreadPoolExecutor(TRANSLATORS, thread_name_prefix="translate")
         self.started = time.monotonic()

@@ -5,15 +5,16 @@ from pathlib import Path
 import torch
 
 from intarsia import api
-from intarsia.checkpoint import open_checkpoint
+from intarsia.checkpoint import Checkpoint, open_checkpoint
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.engine import Engine
 from intarsia.engine.joining import join, place_of, rank_device
 from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.text import TextAssets
 from intarsia.engine.threads import use_threads
-from intarsia.groups.torch_group import TorchGroup
+from intarsia.groups.exchanging import RankGroup
 from intarsia.loading.arrange import Arrangement, arrange
+from intarsia.server.grammar.compiler import GrammarCompiler
 from intarsia.server.service import ServedModel, Service
 from intarsia.server.settings import ServerSettings
 from intarsia.server.web.process import Process, bind, read_keys
@@ -33,21 +34,34 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
     text = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=vocab_size)
     if text.template is not None:
         text.template.check()
-    engine = _engine(arrangement, settings, text, progress)
+    grammars = _grammars(checkpoint, text, vocab_size)
+    engine = _engine(arrangement, settings, text, grammars, progress)
     rows = weight_rows(arrangement, settings.device, settings.dtype)
     model = ServedModel(
         names=settings.served_model_name or (Path(source).resolve().name if source != "demo" else "demo",),
         text=text,
-        tokenizer_json=(checkpoint.path / "tokenizer.json").read_text(encoding="utf-8"),
+        tokenizer_json=_tokenizer_json(checkpoint),
         vocab_size=vocab_size,
         root=source,
         weights=lambda: rows,
     )
-    return Service(settings, model, engine.start())
+    return Service(settings, model, engine.start(), grammars)
+
+
+def _tokenizer_json(checkpoint: Checkpoint) -> str:
+    return (checkpoint.path / "tokenizer.json").read_text(encoding="utf-8")
+
+
+def _grammars(checkpoint: Checkpoint, text: TextAssets, vocab_size: int) -> GrammarCompiler:
+    return GrammarCompiler(_tokenizer_json(checkpoint), vocab_size, sorted(ServedModel.end_ids_of(text)))
 
 
 def _engine(
-    arrangement: Arrangement, settings: ServerSettings, text: TextAssets, progress: Progress
+    arrangement: Arrangement,
+    settings: ServerSettings,
+    text: TextAssets,
+    grammars: GrammarCompiler,
+    progress: Progress,
 ) -> Engine:
     """The engine, its network loaded; over several ranks this process's part of it."""
     use_threads(settings.threads, arrangement.config.hidden_size)
@@ -62,8 +76,10 @@ def _engine(
         progress=progress,
     )
     end_ids, pieces = ServedModel.end_ids_of(text), text.tokenizer
-    if isinstance(group, TorchGroup):
-        return RankedEngine(network, settings, group, group.store, end_ids=end_ids, pieces=pieces)
+    if isinstance(group, RankGroup):
+        return RankedEngine(
+            network, settings, group, group.store, end_ids=end_ids, pieces=pieces, grammars=grammars
+        )
     return Engine(network, settings, end_ids=end_ids, pieces=pieces)
 
 
@@ -72,7 +88,8 @@ def follow(source: str, settings: ServerSettings) -> None:
     checkpoint = open_checkpoint(source)
     arrangement = arrange(checkpoint)
     text = TextAssets.open(checkpoint.path, checkpoint.config, vocab_size=arrangement.config.vocab_size)
-    engine = _engine(arrangement, settings, text, SILENT)
+    grammars = _grammars(checkpoint, text, arrangement.config.vocab_size)
+    engine = _engine(arrangement, settings, text, grammars, SILENT)
     if isinstance(engine, RankedEngine):
         engine.follow()
 
@@ -81,7 +98,7 @@ def serve(source: str, settings: ServerSettings, *, progress: Progress = SILENT)
     """Load and serve until a signal ends it; a rank above 0 follows rank 0.
 
     The address and the key file are looked at before anything is loaded. Raises what `load_service` raises,
-    UsageError for an address that cannot be used, and KeyFileError.
+    UsageError for an address that cannot be used, KeyFileError, and the error that ended the other ranks.
     """
     place = place_of(settings)
     if place is not None and place.rank > 0:
@@ -90,8 +107,11 @@ def serve(source: str, settings: ServerSettings, *, progress: Progress = SILENT)
     read_keys(settings)
     listener = bind(settings)
     try:
-        process = Process(load_service(source, settings, progress=progress), listener)
+        service = load_service(source, settings, progress=progress)
+        process = Process(service, listener)
     except BaseException:
         listener.close()
         raise
     process.run()
+    if isinstance(service.engine, RankedEngine) and service.engine.lost is not None:
+        raise service.engine.lost

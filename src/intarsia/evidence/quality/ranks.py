@@ -18,9 +18,10 @@ from intarsia.evidence.machine import clocks, machine
 from intarsia.evidence.quality.settings import QualitySettings
 from intarsia.evidence.quality.windows import Window, windows_hash
 from intarsia.groups.agreement import compare
+from intarsia.groups.exchanging import RankGroup
 from intarsia.groups.group import SINGLE, Group
 from intarsia.groups.join import own_status
-from intarsia.groups.torch_group import TorchGroup, seconds
+from intarsia.groups.torch_group import seconds
 from intarsia.loading.weights import prepared
 
 A_LONG_WAIT = timedelta(days=7)
@@ -32,7 +33,7 @@ class Ranks:
     def __init__(self, group: Group, settings: QualitySettings) -> None:
         self.group = group
         self.settings = settings
-        self._store: Any = group.store if isinstance(group, TorchGroup) else None
+        self._store: Any = group.store if isinstance(group, RankGroup) else None
 
     @property
     def leads(self) -> bool:
@@ -116,7 +117,7 @@ def meet(base: Form, candidate: Form, settings: QualitySettings) -> Ranks:
     wanted = settings.rank_settings()
     device = rank_device(wanted, torch.device(settings.device))
     group = join(wanted, prepared(candidate.checkpoint, candidate.manifest), device)
-    if settings.base_tp > 1 and isinstance(group, TorchGroup):
+    if settings.base_tp > 1 and isinstance(group, RankGroup):
         plan = {"base": plan_hash(prepared(base.checkpoint, base.manifest), group.ranks)}
         compare(group.store, "base", group.rank, group.ranks, plan, seconds(settings.rank_timeout))
     return Ranks(group, settings)

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from intarsia.kernels.device import on_device_of
 
-TILE = 512
-"""Numbers a program exchanges. A tile is always exchanged by the same program, whatever the rows."""
+TILE = 256
+"""Numbers a program exchanges. A tile is always exchanged by the same program, whatever the rows.
+
+On two H200 the fastest of 256, 512, 1024 and 2048 from 1 to 64 rows of 4,096."""
 WARPS = 4
 SLOTS = 2
 WORD = 8

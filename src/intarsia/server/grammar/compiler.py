@@ -3,12 +3,15 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from intarsia.core.errors import UsageError
+from intarsia.engine.requests import Grammar
 from intarsia.server.errors import InvalidRequestError
 from intarsia.server.grammar.matcher import MatcherGrammar
-from intarsia.server.grammar.sources import BLANKS, Source
+from intarsia.server.grammar.sources import BLANKS, Notation, Source
 
 MOST_CACHED = 64
 LARGEST_CACHE = 4 << 20
@@ -60,7 +63,23 @@ class GrammarCompiler:
         if compiled is None:
             compiled = self._build(source)
             self._keep(source.key, compiled)
-        return tuple(MatcherGrammar(compiled.deep_copy(), self._ends, self._vocab_size) for _ in range(count))
+        return tuple(
+            MatcherGrammar(compiled.deep_copy(), self._ends, self._vocab_size, *source.key)
+            for _ in range(count)
+        )
+
+    def written(self, grammar: Grammar) -> list[str]:
+        """What another process makes the same grammar from; UsageError for one that is none of this class."""
+        if not isinstance(grammar, MatcherGrammar):
+            raise UsageError("grammar", found=type(grammar).__name__, expected="one that was compiled here")
+        return [grammar.notation, grammar.text]
+
+    def read(self, words: Sequence[str]) -> MatcherGrammar:
+        """A grammar at its beginning, from what `written` gave on another rank."""
+        notation, text = words
+        if notation not in ("json", "regex", "lark"):
+            raise UsageError("grammar", found=notation, expected="json, regex or lark")
+        return self.compile(Source(cast(Notation, notation), text, "grammar"))[0]
 
     def marker(self, text: str) -> str:
         """How a grammar writes a mark of the model, such as `<tool_call>`: by its id if it is one token."""

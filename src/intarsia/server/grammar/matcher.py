@@ -16,7 +16,11 @@ class MatcherGrammar:
     Tokens that end the reply are counted here, so that drafts which end it can be taken back like any other.
     """
 
-    def __init__(self, matcher: LLMatcher, ends: frozenset[int], vocab_size: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, ends: frozenset[int], vocab_size: int, notation: str = "", text: str = ""
+    ) -> None:
+        """`notation` and `text` are those it was compiled from, by which another rank makes its own."""
+        self.notation, self.text = notation, text
         self._matcher = matcher
         self._ends = ends
         self._bytes = -(-vocab_size // 32) * 4

@@ -14,11 +14,14 @@ BLANKS = r"[\x20\x0A\x0D\x09]{0,32}"
 OPTIONS_KEY = "x-guidance"
 
 
+Notation = Literal["json", "regex", "lark"]
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A grammar in one of llguidance's notations, and the request's field it came from."""
 
-    notation: Literal["json", "regex", "lark"]
+    notation: Notation
     text: str
     field: str
 
