@@ -68,7 +68,7 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, *, blocks: boo
         apart = ranges > 1 and -(-weight_rows // 64) < 200
         return Many(64, rows, 4, _stages(4, steps, ranges > 1 and not apart), 4 if rows < 128 else 2, apart)
     rows = 256 if count > 256 and ranges == 1 and not blocks else 128
-    return Many(128, rows, 8, _stages(2 if rows == 256 else 4, steps, ranges > 1), 2, False)
+    return Many(128, rows, 8, _stages(2 if rows == 256 or blocks else 4, steps, ranges > 1), 2, False)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
