@@ -11,6 +11,7 @@ from intarsia.checkpoint import AuditReport, Checkpoint, Summary, open_checkpoin
 from intarsia.core.config import CacheType, DataType, EngineSettings, GenerationSettings
 from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
+from intarsia.engine.devices import usable_device
 from intarsia.engine.generate import Generation
 from intarsia.engine.joining import WatchedProgress, join, rank_device
 from intarsia.engine.protocols import Runner
@@ -105,7 +106,7 @@ def load(
 
     Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
     """
-    place = _device(device)
+    place = usable_device(device)
     arrangement = prepared(source, manifest)
     weights = load_weights(
         arrangement,
@@ -139,7 +140,7 @@ def explain(
     From headers alone. Raises UsageError for a device this machine lacks, and what `load` raises before it
     reads.
     """
-    return weight_rows(prepared(source, manifest), _device(device), dtype)
+    return weight_rows(prepared(source, manifest), usable_device(device), dtype)
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
@@ -159,7 +160,7 @@ def load_text_model(
     Raises what `load` raises, and the text layer's errors for a checkpoint without a usable tokenizer.
     """
     settings = settings or EngineSettings()
-    place = _device(settings.device)
+    place = usable_device(settings.device)
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     arrangement = arrange(checkpoint)
     use_threads(settings.threads, arrangement.config.hidden_size)
@@ -237,19 +238,3 @@ def _architecture_of(checkpoint: Checkpoint) -> _Architecture:
 
 def _opened_leniently(source: Checkpoint | Path) -> Checkpoint:
     return source if isinstance(source, Checkpoint) else open_checkpoint(source, strict=False)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    problem = ""
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        problem = "no device name"
-    else:
-        if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-            problem = f"{torch.cuda.device_count()} CUDA devices"
-    if problem:
-        raise UsageError(
-            "device", found=f"{device} ({problem})", expected="cpu or a CUDA device of this machine"
-        )
-    return place

@@ -49,7 +49,19 @@ def test_quality_takes_a_manifest_as_candidate(tmp_path, capsys):
         ["quality", "demo", "--manifest", "no-such-recipe"],
         ["quality", "demo", "demo", "--tokens", "16"],
         ["quality", "demo", "demo", "--tokens", "999x4096"],
+        ["quality", "demo", "demo", "--device", "cuda:99"],
+        ["quality", "demo", "demo", "--text", "no-such-file.txt"],
+        ["quality", "demo", "demo", "--report", __file__],
         ["receipt", "verify"],
+        ["receipt", "verify", "no-such-file.json"],
+        ["receipt", "verify", "no-such-page.html"],
+        ["receipt", "show"],
+        ["receipt", "diff", "no-such-file.json", "no-such-file.json"],
+        ["bench", "compare", "no-such-file.json", "no-such-file.json"],
+        ["bench", "memory", "demo", "--device", "cuda:99"],
+        ["bench", "memory", "demo", "--report", __file__],
+        ["bench", "speed", "demo", "--device", "no such device"],
+        ["bench", "speed", "demo", "--prompts", "9999", "--streams"],
         ["bench", "speed", "demo", "--rounds", "1"],
     ],
 )
@@ -95,6 +107,38 @@ def test_runs_of_other_settings_are_refused_by_field(tmp_path, capsys):
     files = [str(next((tmp_path / name).glob("*.json"))) for name in ("a", "b")]
     assert main(["bench", "compare", *files]) == 1
     assert "settings.rounds" in capsys.readouterr().err
+
+
+def test_runs_of_two_sessions_compare(tmp_path, capsys):
+    """Written to other folders, of other forms: that is what is compared."""
+    words = ["bench", "speed", "demo", "--prompts", "64", "--streams", "--rounds", "2", "--drafts", "0"]
+    assert main([*words, "--report", str(tmp_path / "a")]) == 0
+    assert main([*words, "--manifest", "spark", "--report", str(tmp_path / "b")]) == 0
+    files = [str(next((tmp_path / name).glob("*.json"))) for name in ("a", "b")]
+    capsys.readouterr()
+    assert main(["bench", "compare", *files, "--json"]) == 0
+    assert [row["pairs"] for row in json.loads(capsys.readouterr().out)] == [2]
+
+
+def test_prompts_beyond_the_window_run_where_it_is_asked(tmp_path, capsys):
+    words = ["bench", "speed", "demo", "--prompts", "4200", "--streams", "--rounds", "2", "--warm-ups", "0"]
+    assert main([*words, "--beyond-window", "--report", str(tmp_path)]) == 0
+    assert "prompt of 4,200 tokens" in capsys.readouterr().out
+    document = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert any("beyond the model's window of 4,096" in note for note in document["not_run"])
+    assert document["settings"]["beyond_window"] is True
+    assert "report" not in document["settings"]
+
+
+def test_a_report_tells_what_is_odd_in_its_folder(tmp_path, capsys):
+    assert main(["bench", "memory", "demo", "--context", "512", "--report", str(tmp_path)]) == 0
+    (tmp_path / "torn.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "[not-a-receipt] torn.json" in capsys.readouterr().err
+    file = tmp_path / "memory-demo-as-stored.json"
+    file.write_text(file.read_text().replace('"context": 512', '"context": 513', 1))
+    assert main(["report", str(tmp_path)]) == 1
+    assert "[receipt-id] memory-demo-as-stored.json" in capsys.readouterr().err
 
 
 def test_bench_memory(tmp_path, capsys):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from intarsia.cli.output import emit_json, printable
+from intarsia.cli.output import emit_json, printable, require_files
 from intarsia.cli.tables import show_table
 
 
@@ -31,6 +31,7 @@ class BenchCompare:
         from intarsia.evidence.receipts import run_of
         from intarsia.evidence.speed.compare import compare_runs
 
+        require_files("bench compare", (self.a, self.b))
         found = [receipts.read(path) for path in (self.a, self.b)]
         for path, receipt in zip((self.a, self.b), found, strict=True):
             if receipt.kind != "speed":

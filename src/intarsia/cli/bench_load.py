@@ -51,7 +51,9 @@ class BenchConvert(LoadsSettings):
 def _measure(
     settings: LoadsSettings, manifests: list[str | None], path: str, report: str | None, json: bool
 ) -> int:
-    from intarsia.cli.quality import keep
+    from intarsia.cli.quality import keep, open_folder
+
+    open_folder(report)
     from intarsia.evidence.forms import open_form
     from intarsia.evidence.loads.run import measure_loads
     from intarsia.evidence.receipts import loads_receipt

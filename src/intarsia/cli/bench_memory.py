@@ -40,7 +40,9 @@ class BenchMemory(LoadSettings):
         check_integer("context", self.context, 1)
 
     def run(self) -> int:
-        from intarsia.cli.quality import keep
+        from intarsia.cli.quality import keep, open_folder
+
+        open_folder(self.report)
         from intarsia.evidence.forms import open_form
         from intarsia.evidence.memory.ledger import measure_memory
         from intarsia.evidence.receipts import memory_receipt

@@ -39,7 +39,9 @@ class BenchSpeed(SpeedSettings):
     """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.cli.quality import keep
+        from intarsia.cli.quality import keep, open_folder
+
+        open_folder(self.report)
         from intarsia.evidence.forms import open_form
         from intarsia.evidence.receipts import speed_receipt
         from intarsia.evidence.speed.run import measure_speed

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def read_key(file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         problem = f"{error}"
     raise UsageError("api-key-file", found=problem, expected="a file with a key")
+
+
+def require_files(command: str, files: Sequence[str]) -> None:
+    """Raise UsageError unless files are named, and all of them are there."""
+    if not files:
+        raise UsageError(command, found="no file", expected="at least one", action="name files")
+    for file in files:
+        if not Path(file).is_file():
+            found = "a folder" if Path(file).is_dir() else "no such file"
+            raise UsageError(file, found=found, expected="a file")
 
 
 def colours() -> bool:

@@ -50,6 +50,7 @@ class QualityCommand(QualitySettings):
     """Print one JSON document."""
 
     def run(self) -> int:
+        open_folder(self.report)
         same = self.candidate is None and self.manifest is None and self.kv_cache_dtype == "auto"
         if same and self.tp == 1:
             raise UsageError(
@@ -139,6 +140,18 @@ def show(found: "Quality") -> None:
         show_table("Weights, worst first", ("tensor", "format", "error", "worst row"), rows)
     counts = f"{len(layers.changed):,} tensors differ, {layers.identical:,} are equal"
     print(f"{counts}, {len(layers.suspects)} suspect")
+
+
+def open_folder(report: str | None) -> None:
+    """Make a report's folder before the work that goes into it. Raises UsageError where that cannot be."""
+    problem = ""
+    try:
+        if report is not None:
+            Path(report).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        raise UsageError("report", found=f"{report}: {problem}", expected="a folder, or a path that is free")
 
 
 def keep(receipt: "Receipt", name: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from intarsia.cli.output import emit_json
+from intarsia.cli.output import emit_json, require_files
 from intarsia.cli.tables import show_table
 
 LONGEST = 60
@@ -22,6 +22,7 @@ class ReceiptShow:
     """Print them as one JSON document: an object for one file, a list for several."""
 
     def run(self) -> int:
+        require_files("receipt show", self.files)
         found = [_read(file) for file in self.files]
         if self.json:
             emit_json(found[0] if len(found) == 1 else found)
@@ -47,6 +48,7 @@ class ReceiptDiff:
     """Print one JSON document."""
 
     def run(self) -> int:
+        require_files("receipt diff", (self.a, self.b))
         from intarsia.evidence.verify import changes
 
         found = list(changes(_read(self.a), _read(self.b)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from intarsia.cli.output import emit_json, printable
+from intarsia.cli.output import emit_json, printable, require_files
 from intarsia.cli.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ class ReceiptVerify:
     """Print one JSON document: an object for one file, a list for several."""
 
     def run(self) -> int:
-        from intarsia.core.errors import UsageError
-
-        if not self.files:
-            raise UsageError("receipt verify", found="no file", expected="receipts or pages")
+        require_files("receipt verify", self.files)
         documents = [self._check(file) for file in self.files]
         if self.json:
             emit_json(documents[0] if len(documents) == 1 else documents)
@@ -69,4 +66,5 @@ class ReceiptVerify:
             print(printable(str(violation)))
         for line in document["unchecked"]:
             print(printable(f"not checked: {line}"))
-        print(printable(f"{what}: {f'{len(found)} violations' if found else 'fits'}"))
+        count = f"{len(found)} violation{'s' if len(found) > 1 else ''}"
+        print(printable(f"{what}: {count if found else 'fits'}"))

@@ -1,6 +1,6 @@
 """intarsia report: one page from a folder of receipts."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import tyro
@@ -12,7 +12,8 @@ from intarsia.cli.output import emit_json, note
 class Report:
     """Write `report.html` from the receipts of a folder: one file, with no script and nothing from elsewhere.
 
-    Every figure leads to its line in a receipt; `intarsia receipt verify` checks the page, too.
+    Every figure leads to its line in a receipt; `intarsia receipt verify` checks the page, too. Exit code 1
+    when a receipt was changed after it was written.
     """
 
     folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -21,12 +22,20 @@ class Report:
     """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.evidence.report.folder import read_folder, write_page
+        from intarsia.evidence.report.folder import problems, read_folder, write_page
 
         page = write_page(self.folder)
-        found = read_folder(self.folder)
+        found, odd = read_folder(self.folder), problems(self.folder)
         if self.json:
-            emit_json({"page": str(page), "receipts": {name: receipt.id for name, receipt in found.items()}})
+            emit_json(
+                {
+                    "page": str(page),
+                    "receipts": {name: receipt.id for name, receipt in found.items()},
+                    "violations": [asdict(violation) for violation in odd],
+                }
+            )
         else:
-            note(f"{page}: {len(found)} receipts")
-        return 0
+            for violation in odd:
+                note(str(violation))
+            note(f"{page}: {len(found)} receipt{'s' if len(found) > 1 else ''}")
+        return 1 if any(violation.rule == "receipt-id" for violation in odd) else 0

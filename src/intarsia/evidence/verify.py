@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from intarsia.checkpoint.files import read_small
 from intarsia.core import receipt as receipts
 from intarsia.core.errors import Violation
 from intarsia.core.json import JsonError, parse_object
@@ -54,7 +55,7 @@ def verify_page(path: str | os.PathLike[str]) -> list[Violation]:
 
     Raises ReportError when it holds none.
     """
-    content = Path(path).read_bytes()
+    content = read_small(Path(path), str(path), receipts.MAX_BYTES)
     inside: dict[str, Receipt] = {}
     found: list[Violation] = []
     for name, receipt, problem in _receipts_of(content.decode(errors="replace")):

@@ -9,6 +9,7 @@ import torch
 from intarsia.core.config import CacheType, DataType
 from intarsia.core.progress import SILENT, Progress
 from intarsia.core.receipt import Memory
+from intarsia.engine.devices import usable_device
 from intarsia.evidence.forms import Form
 from intarsia.evidence.quality.capture import run_window
 from intarsia.formats import Stored
@@ -90,7 +91,7 @@ def measure_memory(
     Weights are counted tensor by tensor. Working memory is what conversion held at most, by its own count;
     the last row is what the process (or the device's allocator) grew by at its highest.
     """
-    place = torch.device(device)
+    place = usable_device(device)
     arranged = prepared(form.checkpoint, form.manifest)
     weights, load = _load(arranged, place, progress)
     model = Glm5NextModel(

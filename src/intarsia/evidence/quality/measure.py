@@ -9,6 +9,7 @@ from typing import Any
 from intarsia.checkpoint.paths import DEMO
 from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
+from intarsia.engine.devices import usable_device
 from intarsia.engine.text.tokenizer import Tokenizer
 from intarsia.engine.threads import use_threads
 from intarsia.evidence.errors import TextError
@@ -83,6 +84,7 @@ def prepare(
     UnequalSourcesError, TextError, and UsageError for windows longer than the models' own.
     """
     settings = settings or QualitySettings()
+    usable_device(settings.device)
     require_equal_sources(base, candidate)
     tokenizer = tokenizer_of(base)
     corpus = read_corpus(text if text is not None else default_text(base), tokenizer)

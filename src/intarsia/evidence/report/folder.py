@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from intarsia.core import receipt as receipts
+from intarsia.core.errors import Violation
 from intarsia.core.receipt import Receipt, ReceiptError
 from intarsia.evidence.errors import ReportError
 from intarsia.evidence.report.page import page
@@ -28,6 +29,22 @@ def read_folder(folder: str | os.PathLike[str]) -> dict[str, Receipt]:
             expected="a folder with receipts (*.json)",
             action="measure first",
         )
+    return found
+
+
+def problems(folder: str | os.PathLike[str]) -> list[Violation]:
+    """JSON files of a folder that are no receipt, and receipts that are not what they were when written."""
+    found = []
+    for file in sorted(Path(folder).glob("*.json")):
+        try:
+            receipt = receipts.read(file)
+        except ReceiptError as error:
+            found.append(Violation("not-a-receipt", file.name, error.found, error.expected, "it is left out"))
+            continue
+        made = receipts.identity(receipt)
+        if receipt.id != made:
+            action = "it was changed after it was written"
+            found.append(Violation("receipt-id", file.name, receipt.id[:16], made[:16], action))
     return found
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
+from intarsia.engine.devices import usable_device
 from intarsia.engine.threads import use_threads
 from intarsia.evidence.forms import Form, require_equal_sources, tokenizer_of
 from intarsia.evidence.machine import clocks, machine
@@ -63,6 +65,7 @@ def measure_speed(
     After the last round the first form is measured once more. All models are in memory together.
     """
     settings = settings or SpeedSettings()
+    usable_device(settings.device)
     use_threads(settings.threads, arrange(forms[0].checkpoint).config.hidden_size)
     for other in forms[1:]:
         require_equal_sources(forms[0], other)
@@ -73,6 +76,8 @@ def measure_speed(
     can_draft = all(model.weights.mtp is not None for model in models)
     cells, not_run = cells_of(settings, window, can_draft)
     before = clocks(settings.device)
+    if not cells:
+        raise UsageError("prompts", found="no cell that can run", expected="; ".join(not_run))
     needed = max([cell.size if cell.kind == "prompt" else PROMPT_OF_DECODE for cell in cells])
     tokens = (tokens * -(-needed // len(tokens)))[: max(needed, len(tokens))]
     samples = _samples(models, cells, tokens, settings, progress)
