@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from intarsia.engine.errors import EngineClosedError, QueueFullError
 from intarsia.engine.events import EngineStats, Handle, OnEvent
+from intarsia.engine.graphs.capture import Recorder
 from intarsia.engine.intake import Intake
 from intarsia.engine.lanes.costs import Costs
 from intarsia.engine.lanes.guesser import GuessSource
@@ -41,17 +42,25 @@ class Engine:
         source: GuessSource | None = None,
         clock: Clock = time.monotonic,
         watch: Watch | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Allocate the state of all streams.
 
         `end_ids` are the model's end tokens, `pieces` its tokenizer (None: replies are token ids alone);
-        `costs` and `source` replace measured times and the engine's own guesses. Raises CapacityError when
-        the settings do not fit.
+        `costs`, `source` and `recorder` replace measured times, the engine's own guesses and the device's way
+        of capturing steps. Raises CapacityError when the settings do not fit.
         """
         self.settings = settings
         self.capacity: Capacity = plan_capacity(model.config, settings, model.dtype, model.latents)
         self.loop = StepLoop(
-            model, settings, self.capacity, costs=costs, source=source, clock=clock, watch=watch
+            model,
+            settings,
+            self.capacity,
+            costs=costs,
+            source=source,
+            clock=clock,
+            watch=watch,
+            recorder=recorder,
         )
         self._intake = Intake(
             settings,

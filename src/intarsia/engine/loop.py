@@ -11,19 +11,21 @@ from intarsia.engine.admission import Admission, turn
 from intarsia.engine.budget import PageBudget
 from intarsia.engine.counters import Counters
 from intarsia.engine.events import Finished, FinishReason, PromptLogprobs
+from intarsia.engine.graphs.capture import Captures, Recorder
+from intarsia.engine.graphs.main_step import MainOutput
 from intarsia.engine.kept import KeptStore, copy_page
 from intarsia.engine.lanes.costs import Costs, MeasuredCosts
 from intarsia.engine.lanes.guesser import Guesser, GuessSource
 from intarsia.engine.lanes.lane import Lane, Unabsorbed
 from intarsia.engine.lanes.logprobs import token_logprob
 from intarsia.engine.lanes.mtp import MtpGuesses
-from intarsia.engine.lanes.verify import adjusted, draw_rows, take
+from intarsia.engine.lanes.verify import adjusted, draw_rows, drawn_rows, take
 from intarsia.engine.pages import PagePool
 from intarsia.engine.places import Places
 from intarsia.engine.scheduler import Scheduler
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.sizes import Capacity
-from intarsia.engine.step import Part, StepRunner
+from intarsia.engine.step import Part, StepOutput, StepRunner
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
@@ -45,8 +47,10 @@ class StepLoop:
         source: GuessSource | None = None,
         clock: Clock = time.monotonic,
         watch: Watch | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Allocate the state. `costs` replaces measuring, `source` the engine's own guesses."""
+        """Allocate the state. `costs` replaces measuring, `source` the engine's own guesses, `recorder` the
+        device's way of capturing steps."""
         self.capacity = capacity
         self.running: list[Lane] = []
         self.counters = Counters()
@@ -67,11 +71,14 @@ class StepLoop:
         self.admission = Admission(self.places, budget, self._send_back)
         self._measured = MeasuredCosts()
         drafts = settings.drafts > 0 and model.weights.mtp is not None
-        mtp = MtpGuesses(model, state, self._measured) if drafts else None
+        capturing = (model.device, model.group.ranks, settings.eager, recorder)
+        self.steps: Captures[MainOutput] = Captures.on(*capturing)
+        self.chains: Captures[Tensor] = Captures.on(*capturing)
+        mtp = MtpGuesses(model, state, self._measured, self.chains) if drafts else None
         self.guesser = Guesser(settings, budget, costs or self._measured, mtp, source)
         self._budget = budget
         self._scheduler = Scheduler(settings, budget)
-        self._runner = StepRunner(model, state)
+        self._runner = StepRunner(model, state, self.steps)
         self._mask_words = -(-model.config.vocab_size // 32)
         self._clock = clock
         self._watch = watch
@@ -147,8 +154,9 @@ class StepLoop:
         self.step_lanes = tuple(part.lane.request.id for part in parts)
         self.step_began = begin = self._clock()
         try:
-            hidden = self._runner.hidden(parts)
-            speaking = self._speak(hidden, [part for part in parts if part.logits])
+            output = self._runner.run(parts)
+            hidden = output.hidden
+            speaking = self._speak(output, [part for part in parts if part.logits])
             if all(part.recurrent for part in parts):
                 rows = sum(len(part.tokens) for part in parts)
                 self._measured.steps.record(rows, self._clock() - begin)
@@ -157,6 +165,7 @@ class StepLoop:
             if self._watch is not None:
                 self._watch(list(zip(parts, kept, strict=True)))
             self._guess(parts)
+            self._own(parts)
             self._keep(hidden, parts)
         except Exception as error:  # whatever the network's failure is, the engine goes on
             self._find_culprit([part for part in parts if part.lane.slot >= 0], error)
@@ -175,11 +184,11 @@ class StepLoop:
             part.lane.suspect = part.end
             self._send_back(part.lane)
 
-    def _speak(self, hidden: Tensor, parts: list[Part]) -> dict[int, tuple[Tensor, list[int]]]:
+    def _speak(self, output: StepOutput, parts: list[Part]) -> dict[int, tuple[Tensor, list[int]]]:
         """For every part that has logits: the logits, and what its lane draws from them."""
-        if not parts:
+        logits = output.logits
+        if logits is None:
             return {}
-        logits = self._runner.logits(hidden, parts)
         own = torch.split(logits, [part.logits for part in parts])
         rows: list[Tensor] = []
         ready: list[tuple[Part, Tensor]] = []
@@ -192,8 +201,11 @@ class StepLoop:
         if not ready:
             return {}
         unchanged = all(changed is plain for changed, plain in zip(rows, own, strict=False))
-        whole = logits if unchanged and len(rows) == len(parts) else torch.cat(rows)
-        drawn = draw_rows(whole, [(part.lane, part.logits) for part, _ in ready])
+        whole = unchanged and len(rows) == len(parts)
+        lanes = [(part.lane, part.logits) for part, _ in ready]
+        drawn = None if output.drawn is None or not whole else drawn_rows(output.drawn, lanes)
+        if drawn is None:
+            drawn = draw_rows(logits if whole else torch.cat(rows), lanes)
         return {id(part): (plain, tokens) for (part, plain), tokens in zip(ready, drawn, strict=True)}
 
     def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
@@ -240,9 +252,7 @@ class StepLoop:
             return
         if not lane.unabsorbed.rows:
             lane.unabsorbed.first = part.position
-        rows = hidden[part.rows.start : part.rows.start + kept]
-        # A few rows may wait for long, and must not hold on to the whole step's.
-        lane.unabsorbed.rows.append(rows.clone() if part.recurrent else rows)
+        lane.unabsorbed.rows.append(hidden[part.rows.start : part.rows.start + kept])
 
     def _prompt_logprobs(self, part: Part, hidden: Tensor, top: int) -> None:
         lane, following = part.lane, part.lane.prompt[part.position + 1 : part.end + 1]
@@ -262,6 +272,13 @@ class StepLoop:
         stepped = [part.lane for part in parts if part.lane.slot >= 0 and not part.lane.prompt_left]
         replaying = [lane for lane in stepped if not lane.writing]
         self.guesser.run([lane for lane in stepped if lane.writing], prompts + replaying)
+
+    def _own(self, parts: Sequence[Part]) -> None:
+        """What the MTP layer did not take may wait for long: it must not lie in the step's own memory."""
+        for part in parts:
+            rows = part.lane.unabsorbed.rows
+            if part.recurrent and rows:
+                rows[-1] = rows[-1].clone()
 
     def _keep(self, hidden: Tensor, parts: Sequence[Part]) -> None:
         for part in parts:

@@ -10,6 +10,8 @@ from xxhash import xxh64_intdigest
 from intarsia.core.config import SamplingSettings
 from intarsia.core.rows import pad_rows
 from intarsia.engine.errors import StepOrderError, WindowError
+from intarsia.engine.graphs.capture import Captures, Recorder
+from intarsia.engine.graphs.main_step import MainOutput, MainSteps
 from intarsia.engine.pages import PagePool
 from intarsia.engine.sampling import draw
 from intarsia.engine.sampling.shards import draw_shards
@@ -32,8 +34,16 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: Glm5NextModel, *, window: int, max_drafts: int = 3, page: int = DEFAULT_PAGE
+        self,
+        model: Glm5NextModel,
+        *,
+        window: int,
+        max_drafts: int = 3,
+        page: int = DEFAULT_PAGE,
+        eager: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`eager` turns captured steps off; `recorder` takes the place of the device's way of capturing."""
         self.model = model
         self.vocab_size = model.config.vocab_size
         self.window = window
@@ -41,6 +51,8 @@ class ModelRunner:
         pages = -(-window // page)
         settings = StateSettings(streams=1, window=window, pages=pages, page=page, step_rows=1 + max_drafts)
         self.state = model.new_state(settings)
+        self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.ranks, eager, recorder)
+        self._captured = MainSteps(model, self.state, self.captures)
         self._pool = PagePool(self.state.tables.pages, pages, page)
         self._length = 0
         self._verified: Tensor | None = None
@@ -101,9 +113,14 @@ class ModelRunner:
         self.model.check_tokens(tokens)
         self._check_window(self._length + len(tokens))
         self._pool.ensure(STREAM, self._length + len(tokens))
+        self._verified_tokens = list(tokens)
+        output = self._replay(tokens)
+        if output is not None:
+            # The next step overwrites these.
+            self._verified = output.hidden[: len(tokens)].clone()
+            return output.logits[: len(tokens)].clone()
         hidden = self._run(list(tokens), self._length, recurrent=True)
         self._verified = hidden[: len(tokens)]
-        self._verified_tokens = list(tokens)
         return self.model.head_shard(hidden)[: len(tokens)]
 
     def commit(self, count: int) -> None:
@@ -145,6 +162,10 @@ class ModelRunner:
                 return drafts
             state, selected = self._chain(drafts[-1], position - 1, state[last], selected[last])
             last = 0
+
+    @torch.inference_mode()
+    def _replay(self, tokens: Sequence[int]) -> MainOutput | None:
+        return self._captured.run([Piece(STREAM, self._length, tokens, True)])
 
     def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
         group = self.model.group

@@ -42,6 +42,9 @@ class StreamSettings(EngineSettings):
     copy_drafts: int = 3
     """Most tokens guessed ahead in a step by copying what followed the same words before; 0 for none."""
 
+    eager: bool = False
+    """Launch every kernel of a step by itself, where steps would be captured as CUDA graphs."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("streams", self.streams, 1, 1024)

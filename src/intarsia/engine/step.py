@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from intarsia.core.config import SamplingSettings
 from intarsia.core.rows import pad_rows, padded_count
+from intarsia.engine.graphs.capture import Captures
+from intarsia.engine.graphs.main_step import Draws, MainOutput, MainSteps
 from intarsia.engine.lanes.lane import Lane
 from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
@@ -46,22 +49,49 @@ class Part:
         return self.recurrent and self.logits > 0
 
 
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step gives, good until the next one."""
+
+    hidden: Tensor
+    """Final-normed hidden rows [R, D]."""
+    logits: Tensor | None
+    """float32 [n, V] of the parts' last `logits` rows, in the order of the parts; None where there are
+    none."""
+    drawn: Tensor | None
+    """int64 [n], what the lanes' settings draw from those, adjustments and masks apart; None: not drawn."""
+
+
 class StepRunner:
     """Runs parts of lanes through a network, one call a step, and keeps the caches' bookkeeping."""
 
-    def __init__(self, model: Glm5NextModel, state: State) -> None:
+    def __init__(self, model: Glm5NextModel, state: State, captures: Captures[MainOutput]) -> None:
         self.model = model
         self.state = state
+        self._captured = MainSteps(model, state, captures)
 
-    def hidden(self, parts: Sequence[Part]) -> Tensor:
-        """Lay out the parts' rows, recurrent ones first, and run them; final-normed hidden rows [R, D]."""
+    def run(self, parts: Sequence[Part]) -> StepOutput:
+        """Lay out the parts' rows, recurrent ones first, and run them."""
         first = 0
         for part in sorted(parts, key=lambda part: not part.recurrent):
             part.slot = part.lane.slot
             part.rows = slice(first, first + len(part.tokens))
             first = part.rows.stop
         pieces = [Piece(part.slot, part.position, part.tokens, part.recurrent) for part in parts]
-        return self.model.hidden(self.state.rows(pieces), self.state)
+        speaking = [part for part in parts if part.logits]
+        whole = all(part.logits == len(part.tokens) for part in parts)
+        draws = _draws(parts) if whole else None
+        output = self._captured.run(pieces, draws)
+        if output is None:
+            hidden = self.model.hidden(self.state.rows(pieces), self.state)
+            return StepOutput(hidden, self.logits(hidden, speaking) if speaking else None, None)
+        if whole:
+            drawn = None if draws is None else output.drawn[:first]
+            return StepOutput(output.hidden, output.logits[:first], drawn)
+        if not speaking:
+            return StepOutput(output.hidden, None, None)
+        index = torch.tensor(_wanted(speaking), device=output.logits.device)
+        return StepOutput(output.hidden, output.logits[index], None)
 
     def commit(self, parts: Sequence[Part], kept: Sequence[int]) -> None:
         """Keep the first rows of each part, as many as `kept` says; of a prompt piece, all."""
@@ -70,7 +100,7 @@ class StepRunner:
 
     def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
         """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""
-        wanted = [row for part in parts for row in range(part.rows.stop - part.logits, part.rows.stop)]
+        wanted = _wanted(parts)
         count = len(wanted)
         # Mostly these are the first rows, and nothing need be gathered.
         if wanted[-1] == count - 1 and padded_count(count) == len(hidden):
@@ -86,3 +116,21 @@ class StepRunner:
             self.model.head(pad_rows(block))[: len(block)]
             for block in (rows[begin : begin + HEAD_ROWS] for begin in blocks)
         ]
+
+
+def _wanted(parts: Sequence[Part]) -> list[int]:
+    """The rows that say what follows."""
+    return [row for part in parts for row in range(part.rows.stop - part.logits, part.rows.stop)]
+
+
+def _draws(parts: Sequence[Part]) -> Draws | None:
+    """How every row draws, row j of a part standing after the first j guesses; None where lanes change their
+    logits first."""
+    if any(part.lane.adjustment is not None or part.lane.masks is not None for part in parts):
+        return None
+    settings: list[SamplingSettings] = []
+    positions: list[int] = []
+    for part in parts:
+        settings += [part.lane.sampling] * len(part.tokens)
+        positions += range(part.lane.length, part.lane.length + len(part.tokens))
+    return Draws(settings, positions)

@@ -64,6 +64,7 @@ class Row:
 
 _CANDIDATES: dict[str, list[Candidate]] = {}
 _FORCED: ContextVar[str | None] = ContextVar("forced kernel", default=None)
+_ASKED: ContextVar[dict[Case, None] | None] = ContextVar("cases asked for", default=None)
 
 
 def offer(operation: str, refuse: Callable[[Case], str], name: str = TRITON) -> None:
@@ -83,7 +84,9 @@ def choose(case: Case) -> str:
 
     Raises KernelError when the forced candidate refuses.
     """
-    forced = _FORCED.get()
+    forced, kept = _FORCED.get(), _ASKED.get()
+    if kept is not None:
+        kept[case] = None
     for candidate in _CANDIDATES[case.operation]:
         if forced not in (None, candidate.name):
             continue
@@ -115,6 +118,17 @@ def explain(case: Case) -> list[Row]:
         )
         for candidate in _CANDIDATES[case.operation]
     ]
+
+
+@contextmanager
+def asked() -> Iterator[dict[Case, None]]:
+    """The cases that are chosen for inside the block, each once, in the order of the first time."""
+    kept: dict[Case, None] = {}
+    token = _ASKED.set(kept)
+    try:
+        yield kept
+    finally:
+        _ASKED.reset(token)
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from intarsia.core.config import SamplingSettings
 from intarsia.engine.errors import LogitsError
+from intarsia.engine.graphs.read import read
 from intarsia.engine.lanes.adjust import masked
 from intarsia.engine.lanes.lane import Lane
 from intarsia.engine.lanes.logprobs import token_logprob
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
+from intarsia.engine.sampling.captured import UNCERTAIN
 
 
 def adjusted(rows: Tensor, lane: Lane) -> Tensor:
@@ -30,10 +32,20 @@ def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[in
     for lane, count in lanes:
         positions += range(lane.length, lane.length + count)
         settings += [lane.sampling] * count
-    drawn: list[int] = draw(logits, torch.tensor(positions, device=logits.device), settings).tolist()
+    drawn = read(draw(logits, torch.tensor(positions, device=logits.device), settings))
+    return _split(drawn, lanes)
+
+
+def drawn_rows(drawn: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[int]] | None:
+    """Tokens [n] that the step has drawn itself, for each lane; None where a row is uncertain."""
+    tokens = read(drawn)
+    return None if UNCERTAIN in tokens else _split(tokens, lanes)
+
+
+def _split(drawn: Sequence[int], lanes: Sequence[tuple[Lane, int]]) -> list[list[int]]:
     result, first = [], 0
     for _, count in lanes:
-        result.append(drawn[first : first + count])
+        result.append(list(drawn[first : first + count]))
         first += count
     return result
 

@@ -95,11 +95,22 @@ def best_noisy(logits: Tensor, rows: Rows, peak: Tensor, *, first_id: int = 0) -
     return Candidates(chosen[:, None], torch.full_like(chosen, PADDING), torch.zeros_like(chosen))
 
 
-def likeliest(logits: Tensor, rows: Rows, peak: Tensor, width: int, *, first_id: int = 0) -> Candidates:
+def likeliest(
+    logits: Tensor,
+    rows: Rows,
+    peak: Tensor,
+    width: int,
+    *,
+    first_id: int = 0,
+    nucleus: bool | None = None,
+) -> Candidates:
     """The `width` likeliest entries of each row, for rows with cuts; a narrower shard pads.
 
-    logits [R, n] float32 of the ids from `first_id` on; peak [R] of the whole vocabulary's row.
+    logits [R, n] float32 of the ids from `first_id` on; peak [R] of the whole vocabulary's row. `nucleus`
+    says whether a row may have one without top_k, by default by the rows' settings.
     """
+    if nucleus is None:
+        nucleus = any(entry.top_p < 1 and entry.top_k == 0 for entry in rows.settings)
     count = logits.shape[1]
     ids = torch.arange(first_id, first_id + count, device=logits.device)[None]
     keys = pack(logits, ids).topk(min(width, count), dim=1).values
@@ -108,7 +119,7 @@ def likeliest(logits: Tensor, rows: Rows, peak: Tensor, width: int, *, first_id:
         floor = torch.full_like(keys[:, 0], PADDING)
     else:
         floor = keys[:, -1]
-    if any(entry.top_p < 1 and entry.top_k == 0 for entry in rows.settings):
+    if nucleus:
         mass = masses(distances(logits, peak, rows.scales)).sum(dim=1)
     else:
         mass = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)

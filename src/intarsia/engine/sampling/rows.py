@@ -12,7 +12,7 @@ from intarsia.core.errors import UsageError
 from intarsia.engine.sampling.fixedpoint import FRACTION_BITS, scale
 
 # Distances end at 2**20 bits, so this limit excludes nothing.
-_NO_LIMIT = 1 << 60
+NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Rows:
     seed_low: Tensor
     seed_high: Tensor
     """int64, the halves of the seed, 0 .. 2**32 - 1 each."""
-    settings: tuple[SamplingSettings, ...]
-    """The same on the host, where the way of drawing is chosen without looking at a device's values."""
+    settings: tuple[SamplingSettings, ...] = ()
+    """The same on the host, where the way of drawing is chosen without looking at a device's values; none
+    where it was chosen beforehand, for a captured step."""
 
     @classmethod
     def of(cls, settings: Sequence[SamplingSettings], positions: Tensor) -> "Rows":
@@ -46,7 +47,7 @@ class Rows:
         """
         if any(entry.seed is None and not entry.greedy for entry in settings):
             raise UsageError("seed", found="none", expected="a seed for every row that is not greedy")
-        table = [_entries(entry) for entry in settings]
+        table = [entries(entry) for entry in settings]
 
         def column(index: int, dtype: torch.dtype) -> Tensor:
             return torch.tensor([row[index] for row in table], dtype=dtype, device=positions.device)
@@ -68,12 +69,12 @@ class Rows:
         return Rows.of(settings, self.positions[torch.tensor(indices, device=self.positions.device)])
 
 
-def _entries(settings: SamplingSettings) -> tuple[float, int, float, int, int, int]:
+def entries(settings: SamplingSettings) -> tuple[float, int, float, int, int, int]:
     """scale, top_k, top_p, farthest, low and high half of the seed."""
     if settings.greedy:
-        return scale(1.0), 1, 1.0, _NO_LIMIT, 0, 0
+        return scale(1.0), 1, 1.0, NO_LIMIT, 0, 0
     seed = settings.seed or 0
-    farthest = int(-math.log2(settings.min_p) * (1 << FRACTION_BITS)) if settings.min_p > 0 else _NO_LIMIT
+    farthest = int(-math.log2(settings.min_p) * (1 << FRACTION_BITS)) if settings.min_p > 0 else NO_LIMIT
     return (
         scale(settings.temperature),
         settings.top_k,

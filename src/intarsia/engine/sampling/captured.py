@@ -1,0 +1,100 @@
+"""The one draw as it runs inside a captured step: the way is chosen beforehand, and no value is looked at.
+
+What it draws is what `draw` draws, or UNCERTAIN where the first candidates do not settle it.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from intarsia.core.config import SamplingSettings
+from intarsia.engine.sampling.candidates import best_noisy, likeliest, peaks
+from intarsia.engine.sampling.draw import NOTHING_ALLOWED, NUCLEUS_WIDTHS, allowed, pick
+from intarsia.engine.sampling.rows import NO_LIMIT, Rows, entries
+
+UNCERTAIN = -2
+"""The nucleus runs past the candidates: the row is to be drawn again by `draw`."""
+WIDTH = NUCLEUS_WIDTHS[0]
+
+# The columns of `Rows`, by type; eight bytes each.
+COLUMNS = {
+    "positions": torch.int64,
+    "scales": torch.float64,
+    "top_k": torch.int64,
+    "top_p": torch.float64,
+    "farthest": torch.int64,
+    "seed_low": torch.int64,
+    "seed_high": torch.int64,
+}
+
+
+class Way(StrEnum):
+    """How the rows of a step are drawn; part of a captured step's shape."""
+
+    GREEDY = "greedy"
+    UNCUT = "uncut"
+    CUT = "cut"
+    MIXED = "mixed"
+
+
+def way_of(settings: Sequence[SamplingSettings]) -> Way:
+    """The least work that serves all rows."""
+    if all(entry.greedy for entry in settings):
+        return Way.GREEDY
+    cut = {entry.greedy or entry.cut for entry in settings}
+    return Way.MIXED if len(cut) == 2 else Way.CUT if True in cut else Way.UNCUT
+
+
+def write_columns(
+    columns: Mapping[str, npt.NDArray[np.generic]],
+    settings: Sequence[SamplingSettings],
+    positions: Sequence[int],
+) -> None:
+    """Fill the columns of the first rows; the others become greedy ones."""
+    count = len(settings)
+    columns["positions"][:count], columns["positions"][count:] = positions, 0
+    known = {entry: entries(entry) for entry in set(settings)}
+    table = [known[entry] for entry in settings]
+    padding = entries(SamplingSettings(temperature=0.0))
+    for index, name in enumerate(list(COLUMNS)[1:]):
+        columns[name][:count] = [row[index] for row in table]
+        columns[name][count:] = padding[index]
+
+
+def rows_of_columns(columns: Mapping[str, Tensor]) -> Rows:
+    """Columns on the device as rows to draw."""
+    return Rows(
+        positions=columns["positions"],
+        scales=columns["scales"],
+        top_k=columns["top_k"],
+        top_p=columns["top_p"],
+        farthest=columns["farthest"],
+        seed_low=columns["seed_low"],
+        seed_high=columns["seed_high"],
+    )
+
+
+def draw_captured(logits: Tensor, rows: Rows | None, way: Way) -> Tensor:
+    """Draw one token a row, int64 [R]; `rows` is not needed for GREEDY."""
+    if way == Way.GREEDY or rows is None:
+        best = logits.argmax(dim=1)
+        peak = logits.gather(1, best[:, None])[:, 0]
+        return torch.where(torch.isfinite(peak), best, NOTHING_ALLOWED)
+    peak = peaks(logits)
+    if way == Way.UNCUT:
+        return pick(best_noisy(logits, rows, peak), rows, peak)
+    width = min(WIDTH, logits.shape[1])
+    candidates = likeliest(logits, rows, peak, width, nucleus=True)
+    kept, certain = allowed(candidates, rows, peak)
+    if width < logits.shape[1]:
+        certain = certain & (rows.top_k <= width)  # a nucleus among the top k is a share of all of those
+    drawn = pick(candidates, rows, peak, kept)
+    drawn = torch.where(certain | (drawn == NOTHING_ALLOWED), drawn, UNCERTAIN)
+    if way == Way.CUT:
+        return drawn
+    free = (rows.top_k == 0) & (rows.top_p >= 1) & (rows.farthest >= NO_LIMIT)
+    return torch.where(free, pick(best_noisy(logits, rows, peak), rows, peak), drawn)
