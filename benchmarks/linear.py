@@ -6,8 +6,8 @@ Weights are random and made on the device. A figure is the median of replays of 
 take turns with weights that together cover the L2 cache four times. The floor is what must be read and
 written (stored weights, x, results) over the bandwidth of a copy measured at the start, or the products at
 the dense bfloat16 rate given, whichever is longer. Peers, in the same run: cuBLAS on bfloat16 weights of the
-same shape (`torch.nn.functional.linear`), and this project's Triton kernels. `used` stands for 16 rows of which
-8 are real, as a padded step has them.
+same shape (`torch.nn.functional.linear`), and this project's Triton kernels. `used` stands for 16 rows of
+which 8 are real, as a padded step has them.
 """
 
 import argparse
