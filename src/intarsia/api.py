@@ -15,6 +15,7 @@ from intarsia.engine.devices import usable_device
 from intarsia.engine.generate import Generation
 from intarsia.engine.joining import WatchedProgress, join, rank_device
 from intarsia.engine.protocols import Runner
+from intarsia.engine.resuming import ResumingRunner
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.text import TextAssets
 from intarsia.engine.text_model import TextModel
@@ -153,9 +154,16 @@ def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
 
 
 def load_text_model(
-    source: Checkpoint | Path, settings: EngineSettings | None = None, *, progress: Progress = SILENT
+    source: Checkpoint | Path,
+    settings: EngineSettings | None = None,
+    *,
+    resume: bool = False,
+    progress: Progress = SILENT,
 ) -> TextModel:
     """Load a network with its tokenizer and chat template, ready to write replies.
+
+    With `resume` a prompt that goes on from the last one, as turns of a conversation do, runs what is new;
+    that takes a few copies of a stream's fixed state.
 
     Raises what `load` raises, and the text layer's errors for a checkpoint without a usable tokenizer.
     """
@@ -178,7 +186,7 @@ def load_text_model(
     )
 
     def make_runner(window: int, drafts: int) -> Runner:
-        return ModelRunner(model, window=window, max_drafts=drafts)
+        return (ResumingRunner if resume else ModelRunner)(model, window=window, max_drafts=drafts)
 
     return TextModel(
         assets,

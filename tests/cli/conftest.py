@@ -25,6 +25,7 @@ class ScriptRunner:
     """Says one reply after another, whatever it is asked; guesses every second token right."""
 
     window = WINDOW
+    reused = 0
 
     def __init__(self, vocab_size: int, replies: list[list[int]], prompts: list[list[int]]) -> None:
         self.vocab_size = vocab_size
@@ -77,7 +78,7 @@ class Stage:
     def asked(self, number: int) -> str:
         return self.tokenizer.decode(self.prompts[number])
 
-    def load(self, path, settings=None, *, progress=None) -> TextModel:
+    def load(self, path, settings=None, *, resume=False, progress=None) -> TextModel:
         self.settings = settings or EngineSettings()
         assets = TextAssets(
             self.tokenizer, self.template, frozenset([self.end]), SamplingSettings(temperature=0.5)

@@ -30,6 +30,7 @@ class HashRunner:
     """Follows the runner's protocol and refuses calls that break it."""
 
     vocab_size = VOCAB
+    reused = 0
 
     def __init__(self, window: int = 512, noise: float = 0.5) -> None:
         self.window = window

@@ -53,7 +53,7 @@ class Chat(ReplyOptions):
 
         if self.tp > 1:
             raise UsageError("tp", found=str(self.tp), expected="1", action="serve the model, and chat --url")
-        model = api.load_text_model(path, self.engine_settings(), progress=terminal_progress())
+        model = api.load_text_model(path, self.engine_settings(), resume=True, progress=terminal_progress())
         model.assets.chat_template().check()
         return lambda messages: self._answer(model, messages)
 

@@ -69,7 +69,10 @@ class Generate(ReplyOptions):
             "finish_reason": result.finish_reason,
             "stopped_by": result.stopped_by,
             "settings": asdict(generation.settings),
-            "usage": {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.tokens)},
+            "usage": {
+                "prompt_tokens": result.prompt_tokens,
+                "completion_tokens": len(result.tokens),
+            },
             "drafts": {
                 "steps": result.steps,
                 "drafted": list(result.drafted),
@@ -87,6 +90,8 @@ def report(result: "GenerationResult") -> str:
         f"{result.prompt_tokens} + {count} tokens, {speed} "
         f"(prompt {timing.prompt:.2f} s, reply {timing.decode:.2f} s), ended by {ending(result)}"
     )
+    if result.reused:
+        line += f"; {result.reused} tokens of the prompt reused"
     if not result.drafted:
         return f"{line}; no drafts"
     drafted, accepted = sum(result.drafted), sum(result.accepted)

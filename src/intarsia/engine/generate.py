@@ -57,6 +57,7 @@ class Generation(Iterator[Delta]):
             text=text,
         )
         self.steps = 0
+        self._reused = 0
         self.drafted: list[int] = []
         self.accepted: list[int] = []
         self._seconds = [0.0, 0.0]
@@ -86,6 +87,7 @@ class Generation(Iterator[Delta]):
             raise StepOrderError("result", found="a reply that ended in an error")
         return GenerationResult(
             prompt_tokens=stream.prompt_tokens,
+            reused=self._reused,
             tokens=stream.reply,
             text=stream.text,
             finish_reason=stream.finish_reason,
@@ -98,6 +100,7 @@ class Generation(Iterator[Delta]):
 
     def _begin(self) -> Delta:
         logits = self._runner.start(self.stream.tokens)
+        self._reused = self._runner.reused
         return self.stream.take(self._draw(logits[None], len(self.stream.tokens)))
 
     def _step(self) -> Delta:

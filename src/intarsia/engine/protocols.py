@@ -22,6 +22,11 @@ class Runner(Protocol):
     window: int
     """Most tokens the stream can hold."""
 
+    @property
+    def reused(self) -> int:
+        """Tokens of the last prompt that did not have to run again."""
+        ...
+
     def start(self, tokens: Sequence[int]) -> Tensor:
         """Begin a new stream with a prompt; logits float32 [V] of its last row."""
         ...

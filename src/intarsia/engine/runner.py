@@ -71,27 +71,52 @@ class ModelRunner:
         """Committed tokens."""
         return self._length
 
+    @property
+    def reused(self) -> int:
+        """Tokens of the last prompt that did not have to run again: here none."""
+        return 0
+
     def start(self, tokens: Sequence[int]) -> Tensor:
         """Drop what the stream held and run a prompt; logits float32 [V] of its last row."""
+        self.check_prompt(tokens)
+        self.empty(0)
+        return self.logits_of(self.run_prompt(tokens, 0, len(tokens)))
+
+    def check_prompt(self, tokens: Sequence[int]) -> None:
+        """Raise StepOrderError, StateError or WindowError for a prompt that cannot be run."""
         if not tokens:
             raise StepOrderError("prompt", found="no token", expected="at least one")
         self.model.check_tokens(tokens)
         self._check_window(len(tokens))
-        self._pool.truncate(STREAM, 0)
-        self._pool.ensure(STREAM, len(tokens))
+
+    def empty(self, keep: int) -> None:
+        """Forget all but the pages of the first `keep` tokens."""
+        self._pool.truncate(STREAM, keep)
         self.state.reset(STREAM)
+        self._length = keep
         self._verified = None
         self._unabsorbed, self._following = [], []
+
+    def run_prompt(self, tokens: Sequence[int], begin: int, end: int) -> Tensor:
+        """Run rows `begin` to `end` of a prompt, `begin` on the grid; the final-normed hidden of the last."""
+        self._pool.ensure(STREAM, end)
         hidden = torch.empty(0)
-        for begin in range(0, len(tokens), PROMPT_ROWS):
-            piece = list(tokens[begin : begin + PROMPT_ROWS])
-            hidden = self._run(piece, begin, recurrent=False)
+        for first in range(begin, end, PROMPT_ROWS):
+            piece = list(tokens[first : min(end, first + PROMPT_ROWS)])
+            hidden = self._run(piece, first, recurrent=False)[: len(piece)]
             self.state.commit(STREAM, 1)
             if self.can_draft:
-                self._absorb_prompt(tokens, begin, hidden[: len(piece)])
-        self._length = len(tokens)
-        last = (len(tokens) - 1) % PROMPT_ROWS
-        return self.model.head_shard(pad_rows(hidden[last : last + 1]))[0]
+                self._absorb_prompt(tokens, first, hidden)
+        self._length = end
+        return hidden[-1]
+
+    def absorb(self, following: list[int], position: int, hidden: Tensor) -> None:
+        """Show the MTP layer rows from `position` on, `following` the tokens behind them."""
+        self._mtp(following, position, hidden)
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """Logits float32 [V] of one final-normed row [D]."""
+        return self.model.head_shard(pad_rows(hidden.unsqueeze(0)))[0]
 
     def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
         """Draw a token for each row of this rank's logits, int64 [n]; the same on all ranks."""

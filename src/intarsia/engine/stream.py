@@ -38,6 +38,8 @@ class GenerationResult:
     """A finished reply."""
 
     prompt_tokens: int
+    reused: int
+    """Prompt tokens that did not have to run again."""
     tokens: tuple[int, ...]
     """All tokens drawn, a stop token included."""
     text: str
