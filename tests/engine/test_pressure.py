@@ -252,6 +252,16 @@ def test_what_does_not_fit_is_refused_with_the_largest_that_does():
     assert refusal.value.largest == 96
 
 
+@pytest.mark.parametrize(
+    ("streams", "window", "page", "pages"),
+    [(3, 100, 64, 6), (3, 128, 64, 6), (1, 65, 64, 2), (4, 4096, 4096, 4), (64, 4096, 512, 256)],
+)
+def test_the_pool_holds_every_streams_window_in_whole_pages_by_default(streams, window, page, pages):
+    network = HashNetwork()
+    settings = replace(SMALL, streams=streams, window=window, page=page, pool_tokens=None)
+    assert plan_capacity(network.config, settings, network.dtype).state.pages == pages
+
+
 def test_sizes_are_those_of_the_caches():
     engine = engine_of()
     capacity, state = engine.capacity, engine.loop.state

@@ -103,13 +103,15 @@ def _pages(settings: StreamSettings, window: int, sizes: StateSizes) -> int:
     page, streams = settings.page, settings.streams
     needed = -(-window // page)
     if settings.state_bytes is None:
-        tokens = settings.pool_tokens or min(streams * window, max(window, DEFAULT_POOL_TOKENS))
-        pages = -(-tokens // page) if settings.pool_tokens is None else tokens // page
+        if settings.pool_tokens is None:
+            # Every stream's window in whole pages, no more than the default unless one window needs it.
+            return min(streams * needed, max(needed, DEFAULT_POOL_TOKENS // page))
+        pages = settings.pool_tokens // page
         if pages < needed:
             raise CapacityError(
                 "window",
                 largest=pages * page,
-                found=f"{window} tokens and a pool of {tokens}",
+                found=f"{window} tokens and a pool of {settings.pool_tokens}",
                 expected="a pool that holds one whole window",
                 action=f"use a window of at most {pages * page} tokens or a larger pool",
             )
