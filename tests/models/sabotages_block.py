@@ -6,9 +6,9 @@ from torch.nn.functional import silu
 from intarsia.kernels.hyper_connection import HyperMix
 from tests.models.sabotage import (
     EXPERTS,
-    FEED_FORWARD,
     HYPER,
     HYPER_SITE,
+    LINEAR_SWIGLU,
     MODEL,
     both,
     constant,
@@ -67,10 +67,10 @@ FEED_FORWARDS = {
     "limit_lower": setting(swiglu_limit=9.5),
     "limit_higher": setting(swiglu_limit=10.5),
     **{
-        name: both(swap(f"{FEED_FORWARD}.swiglu", how), swap(f"{EXPERTS}.swiglu", how))
+        name: both(swap(f"{LINEAR_SWIGLU}.activate", how), swap(f"{EXPERTS}.swiglu", how))
         for name, how in SWIGLU.items()
     },
-    "dense_and_shared_not_clamped": swap(f"{FEED_FORWARD}.swiglu", _gate_not_clamped),
+    "dense_and_shared_not_clamped": swap(f"{LINEAR_SWIGLU}.activate", _gate_not_clamped),
     "routed_not_clamped": swap(f"{EXPERTS}.swiglu", _gate_not_clamped),
     "router_bias_weighs": routing(bias_weighs=True),
     "router_bias_does_not_choose": routing(bias_chooses=False),

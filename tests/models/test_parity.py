@@ -93,7 +93,7 @@ def test_the_cases_reach_what_they_are_for(case, monkeypatch):
         # Padding rows are zero and would hide how many of the real units are clamped.
         return lambda arguments, _: clamped[where].append(arguments[0][arguments[0].abs().sum(1) > 0])
 
-    watch("intarsia.models.glm5_next.feed_forward.swiglu", units("dense and shared"))
+    watch("intarsia.kernels.linear.swiglu.activate", units("dense and shared"))
     watch("intarsia.kernels.experts.reference.swiglu", units("routed"))
     watch("intarsia.models.glm5_next.attention.select_tokens", lambda _, result: selections.append(result))
     case.model.logits(case.tokens[0])

@@ -15,10 +15,15 @@ def linear_swiglu(x: Tensor, gate_up: Weight, limit: float, *, used: Tensor | No
 
     On a GPU the product is not rounded before the activation where one kernel does both.
     """
-    from intarsia.kernels.experts import swiglu  # experts are built on this package
-
     if choose(case_of(x, gate_up)) == GLUON and not gluon.refuse_halves(gate_up):
         out = torch.empty(x.shape[0], gate_up.shape[0] // 2, dtype=x.dtype, device=x.device)
         gluon.launch([x], [gate_up], [out], used=used, limit=limit)
         return out
-    return swiglu(linear(x, gate_up, used=used), limit)
+    return activate(linear(x, gate_up, used=used), limit)
+
+
+def activate(product: Tensor, limit: float) -> Tensor:
+    """The SwiGLU of a product that is there, as experts have it."""
+    from intarsia.kernels.experts import swiglu  # experts are built on this package
+
+    return swiglu(product, limit)
