@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from intarsia import api
+from intarsia.checkpoint.paths import locate
 from intarsia.core.config import SamplingSettings
 from intarsia.engine.engine import Engine
 from intarsia.engine.errors import RequestError
@@ -17,6 +18,8 @@ from intarsia.engine.ranked import RankedEngine, decoded, encoded
 from intarsia.engine.requests import Penalties, Request, Thinking
 from intarsia.engine.settings import StreamSettings
 from intarsia.groups.errors import RanksDivergedError
+from intarsia.server.grammar.compiler import GrammarCompiler
+from intarsia.server.grammar.sources import regex_source, schema_source
 from tests.groups.threads import on_ranks
 
 SETTINGS = StreamSettings(window=256, streams=2, page=64)
@@ -103,17 +106,66 @@ def test_a_rank_in_another_state_is_found_before_the_step():
     on_ranks(2, work)
 
 
-def test_a_grammar_is_refused():
+def test_a_grammar_that_cannot_be_told_is_refused():
     class Anything:
         finished = False
 
     def work(group):
         engine = RankedEngine(api.load("demo", group=group), SETTINGS, group, dist.HashStore())
-        with pytest.raises(RequestError, match="one rank"):
+        with pytest.raises(RequestError, match="cannot tell it"):
             engine.submit(Request("g", (1,), grammar=Anything()))
         torch.set_num_threads(1)
 
     on_ranks(2, work)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ada", "Grace"]}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_every_rank_follows_the_grammar_of_a_request():
+    text = (locate("demo") / "tokenizer.json").read_text()
+    ends = (0,)
+    sources = [schema_source(SCHEMA, "schema"), regex_source("[a-f]{3}-[0-9]{2}", "regex")]
+
+    def requests(compiler):
+        return [
+            Request(f"r{index}", (5, 99, 300, 41), SamplingSettings(1.0, seed=index), max_tokens=40,
+                    grammar=compiler.compile(source)[0])
+            for index, source in enumerate(sources)
+        ]  # fmt: skip
+
+    engine = Engine(api.load("demo"), SETTINGS, end_ids=ends)
+    handles = [engine.submit(request) for request in requests(GrammarCompiler(text, 4096, ends))]
+    while engine.step():
+        pass
+    alone = [tokens_of(handle) for handle in handles]
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=30))
+
+    def work(group):
+        grammars = GrammarCompiler(text, 4096, ends)
+        network = api.load("demo", group=group)
+        engine = RankedEngine(network, SETTINGS, group, store, end_ids=ends, grammars=grammars)
+        if group.rank:
+            engine.follow()
+            return engine.stats().requests_finished
+        engine.start()
+        try:
+            handles = [engine.submit(request) for request in requests(grammars)]
+            return [tokens_of(handle) for handle in handles]
+        finally:
+            engine.close()
+
+    together, finished = on_ranks(2, work)
+    assert together == alone
+    assert finished == {"stop": 2}
+    tokenizer = GrammarCompiler(text, 4096, ends).tokenizer
+    assert set(json.loads(tokenizer.decode_str([t for t in together[0] if t]))) == {"name", "age"}
 
 
 def test_requests_survive_the_way_to_the_other_ranks():

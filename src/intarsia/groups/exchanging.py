@@ -1,5 +1,6 @@
 """What all groups of several ranks have in common, whatever carries their exchanges."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -33,6 +34,7 @@ class RankGroup(ABC):
         self.store = store
         self._device = device
         self._status = status
+        self._failing = threading.Lock()
         self._when_lost: list[Callable[[], None]] = []
         self.failure: IntarsiaError | None = None
         """Why no further exchange is possible."""
@@ -86,10 +88,13 @@ class RankGroup(ABC):
 
     def fail(self, problem: RuntimeError) -> IntarsiaError:
         """The error of an exchange that failed, which every further one will raise too."""
-        self.failure = lost(problem, self.rank, self.ranks)
-        self._status.tell(f"{LOST}: {self.failure.found}")
-        for act in self._when_lost:
-            act()
+        failure = lost(problem, self.rank, self.ranks)
+        with self._failing:
+            first, self.failure = self.failure is None, self.failure or failure
+        if first:
+            self._status.tell(f"{LOST}: {failure.found}")
+            for act in self._when_lost:
+                act()
         return self.failure
 
     def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:

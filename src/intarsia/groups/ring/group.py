@@ -1,7 +1,6 @@
 """Exchanges between ranks that reach only their neighbours."""
 
 import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -24,10 +23,10 @@ class RingGroup(RankGroup):
         super().__init__(store.lines.route.rank, store.lines.route.ranks, device, store, status)
         self._lines = store.lines
         self._number = 0
+        self._lines.when_lost(self._hear)
 
-    def when_lost(self, act: Callable[[], None]) -> None:
-        """Call `act` from the thread that reads the lines as soon as a rank is lost."""
-        self._lines.when_lost(act)
+    def _hear(self) -> None:
+        self.fail(self._lines.described_failure())
 
     def _start(self, own: Tensor) -> Parts:
         self._number += 1

@@ -84,9 +84,11 @@ class Lines:
         return LineError(str(failure), failure.culprit, self.states())
 
     def when_lost(self, act: Callable[[], None]) -> None:
-        """Call `act` from the reading thread as soon as a rank is lost."""
-        self._notify.append(act)
-        if self.failure is not None:
+        """Call `act` from a thread of its own as soon as a rank is lost and last words are heard."""
+        with self.arrived:
+            self._notify.append(act)
+            late = self.failure is not None
+        if late:
             act()
 
     def reading(self, rank: int) -> Reading | None:
@@ -134,8 +136,14 @@ class Lines:
             self._failed_at = time.monotonic()
             self.failure = failure
             self.arrived.notify_all()
-        for act in self._notify:
-            act()
+            acts = list(self._notify)
+
+        def tell() -> None:
+            self.described_failure()
+            for act in acts:
+                act()
+
+        threading.Thread(target=tell, name="intarsia-lost", daemon=True).start()
 
     def _tell_all(self, kind: Kind, payload: bytes | memoryview = b"", number: int = 0) -> None:
         for side, hops in self.route.hops.items():
