@@ -16,7 +16,7 @@ from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.weights import Weight
 
 _CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
-MOST_MATRICES = 4
+MOST_MATRICES = 8
 """Matrices that one launch takes."""
 _FEW_ROWS = 16
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
@@ -93,7 +93,7 @@ def launch(
     used: Tensor | None = None,
     limit: float | None = None,
 ) -> None:
-    """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to four `weights` [N_i, K] of
+    """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to eight `weights` [N_i, K] of
     one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
     SwiGLU.
 
