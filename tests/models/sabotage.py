@@ -18,6 +18,8 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 
 MODEL = "intarsia.models.glm5_next.model"
 ATTENTION = "intarsia.models.glm5_next.attention"
+CHOOSING = "intarsia.kernels.indexer.choosing"
+ENTRY = "intarsia.kernels.mla.entry"
 KDA_STEP = "intarsia.kernels.kda.step"
 FEED_FORWARD = "intarsia.models.glm5_next.feed_forward"
 LINEAR_SWIGLU = "intarsia.kernels.linear.swiglu"
@@ -81,7 +83,7 @@ def norm_at(suffix: str, change: Callable[[Any], Any]) -> Sabotage:
     """`change(rms_norm)` where the norm's weight has a name that ends in `suffix`, rms_norm elsewhere."""
 
     def apply(bench: Bench) -> None:
-        for module in (MODEL, ATTENTION, HYPER_SITE):
+        for module in (MODEL, ENTRY, HYPER_SITE):
             original = import_module(module).rms_norm
             changed = change(original)
 

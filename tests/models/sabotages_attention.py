@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import conv1d, pad
 
-from tests.models.sabotage import ATTENTION, KDA_STEP, constant, setting, swap, weights
+from tests.models.sabotage import ATTENTION, CHOOSING, ENTRY, KDA_STEP, constant, setting, swap, weights
 from tests.models.variants import delta_rule
 
 
@@ -121,9 +121,9 @@ def _keys_of_all_heads_first(w, heads, key, value):
 
 MLA = {
     "scale_of_the_latent": swap(
-        f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, _: f(q, c, s, r, c.shape[-1] ** -0.5)
+        f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, *_: f(q, c, s, r, c.shape[-1] ** -0.5)
     ),
-    "scale_left_out": swap(f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, _: f(q, c, s, r, 1.0)),
+    "scale_left_out": swap(f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, *_: f(q, c, s, r, 1.0)),
     "value_rows_before_key_rows": _kv_b(_values_first),
     "key_rows_of_all_heads_first": _kv_b(_keys_of_all_heads_first),
 }
@@ -131,13 +131,13 @@ MLA = {
 
 def _pooling(change):
     return swap(
-        f"{ATTENTION}.pool_keys",
+        f"{ENTRY}.pool_keys",
         lambda f: lambda keys, gates, ape, *rest: f(*change(keys, gates, ape), *rest),
     )
 
 
 def _selection(change):
-    return swap(f"{ATTENTION}.select_tokens", change)
+    return swap(f"{CHOOSING}.select_tokens", change)
 
 
 def _no_tail(select):
@@ -159,7 +159,7 @@ def _always_itself(select):
 
 def _seen(shift):
     return swap(
-        f"{ATTENTION}.score_pools",
+        f"{CHOOSING}.score_pools",
         lambda f: (
             lambda q, w, cache, rows, group: f(
                 q, w, cache, replace(rows, positions=rows.positions + shift(group)), group
@@ -173,7 +173,7 @@ INDEXER = {
     "k_norm_weight_left_out": weights("indexer.k_norm", torch.ones_like),
     "k_norm_bias_left_out": weights("k_norm.bias", torch.zeros_like),
     "k_norm_keeps_the_mean": swap(
-        f"{ATTENTION}.layer_norm",
+        f"{ENTRY}.layer_norm",
         lambda _: lambda x, w, b, e: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + e) * w + b,
     ),
     "ape_left_out": _pooling(lambda keys, gates, ape: (keys, gates, torch.zeros_like(ape))),
@@ -189,14 +189,14 @@ INDEXER = {
     ),
     "head_weights_sign": weights("weights_proj", torch.neg),
     "head_weights_magnitude": swap(
-        f"{ATTENTION}.score_pools", lambda f: lambda q, w, *rest: f(q, w.abs(), *rest)
+        f"{CHOOSING}.score_pools", lambda f: lambda q, w, *rest: f(q, w.abs(), *rest)
     ),
     "head_weights_left_out": swap(
-        f"{ATTENTION}.score_pools", lambda f: lambda q, w, *rest: f(q, torch.ones_like(w), *rest)
+        f"{CHOOSING}.score_pools", lambda f: lambda q, w, *rest: f(q, torch.ones_like(w), *rest)
     ),
     # relu(x) - relu(-x) = x; what a row must not see stays at minus infinity.
     "relu_left_out": swap(
-        f"{ATTENTION}.score_pools",
+        f"{CHOOSING}.score_pools",
         lambda f: lambda q, *rest: (f(q, *rest) - f(-q, *rest)).nan_to_num(-torch.inf),
     ),
     "a_pool_is_seen_from_its_first_token": _seen(lambda group: group - 1),
@@ -211,9 +211,9 @@ INDEXER = {
 # Positive factors on all scores of a row: no order depends on them. The kernel's tests see their values.
 INVISIBLE = {
     "index_scale_of_heads": swap(
-        f"{ATTENTION}.score_pools", lambda f: lambda q, w, *rest: f(q, w * w.shape[1] ** 0.5, *rest)
+        f"{CHOOSING}.score_pools", lambda f: lambda q, w, *rest: f(q, w * w.shape[1] ** 0.5, *rest)
     ),
     "index_scale_of_keys": swap(
-        f"{ATTENTION}.score_pools", lambda f: lambda q, *rest: f(q * q.shape[2] ** 0.5, *rest)
+        f"{CHOOSING}.score_pools", lambda f: lambda q, *rest: f(q * q.shape[2] ** 0.5, *rest)
     ),
 }

@@ -95,7 +95,7 @@ def test_the_cases_reach_what_they_are_for(case, monkeypatch):
 
     watch("intarsia.kernels.linear.swiglu.activate", units("dense and shared"))
     watch("intarsia.kernels.experts.reference.swiglu", units("routed"))
-    watch("intarsia.models.glm5_next.attention.select_tokens", lambda _, result: selections.append(result))
+    watch("intarsia.kernels.indexer.choosing.select_tokens", lambda _, result: selections.append(result))
     case.model.logits(case.tokens[0])
 
     for where, inputs in clamped.items():

@@ -10,7 +10,7 @@ from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.indexer import select_tokens
 from tests.models.cases import random_case
 from tests.models.oracle import TOLERANCE, difference, runtime_weights, tiny_config, transformers_logits
-from tests.models.sabotage import ATTENTION, Bench, swap
+from tests.models.sabotage import CHOOSING, Bench, swap
 from tests.models.streams import Streams
 
 CONFIG = tiny_config("kmkm", dense=1, index_n_heads=2, index_topk=24)
@@ -59,7 +59,7 @@ def test_the_selection_of_a_run_is_the_naive_one(case, monkeypatch):
         seen.append((scores, positions, result))
         return result
 
-    monkeypatch.setattr(f"{ATTENTION}.select_tokens", spy)
+    monkeypatch.setattr(f"{CHOOSING}.select_tokens", spy)
     case.model.logits(case.tokens[0])
     config, ties = case.model.config, 0
     assert len(seen) == 2
@@ -82,5 +82,5 @@ def test_logits_with_ties_are_those_of_a_stable_order(case, expected):
 def test_the_other_rule_for_ties_is_noticed(case, expected, monkeypatch, lowest, agrees):
     config = Glm5NextConfig.from_checkpoint_config(CONFIG)
     bench = Bench(config, runtime_weights(config, case.tensors), monkeypatch)
-    swap(f"{ATTENTION}.select_tokens", lambda _: lambda *a: select_naively(*a, lowest=lowest))(bench)
+    swap(f"{CHOOSING}.select_tokens", lambda _: lambda *a: select_naively(*a, lowest=lowest))(bench)
     assert (difference(bench.logits(case.tokens[0]), expected) < TOLERANCE) == agrees

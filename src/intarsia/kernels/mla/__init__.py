@@ -1,6 +1,16 @@
 """Multi-head latent attention in absorbed form, over the selected tokens of a paged latent cache."""
 
+from intarsia.kernels.mla.attention import absorb_keys, attend, expand_values
+from intarsia.kernels.mla.entry import IndexKeys, Latents, enter_rows
 from intarsia.kernels.mla.latents import encode_latents, write_latents
-from intarsia.kernels.mla.reference import absorb_keys, attend, expand_values
 
-__all__ = ["absorb_keys", "attend", "encode_latents", "expand_values", "write_latents"]
+__all__ = [
+    "IndexKeys",
+    "Latents",
+    "absorb_keys",
+    "attend",
+    "encode_latents",
+    "enter_rows",
+    "expand_values",
+    "write_latents",
+]

@@ -4,14 +4,13 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
-from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens
-from intarsia.kernels.kda import Parameters, Projected, attention_step
+from intarsia.kernels.indexer import choose_tokens
+from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step
 from intarsia.kernels.linear import linear, linear_stack, linears, linears_apart
-from intarsia.kernels.mla import absorb_keys, attend, expand_values, write_latents
-from intarsia.kernels.norm import layer_norm, rms_norm
+from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend, enter_rows, expand_values
 from intarsia.kernels.rows import Rows
 from intarsia.models.glm5_next.state import KdaCache, MlaCache
-from intarsia.models.glm5_next.weights import IndexerWeights, KdaWeights, MlaWeights
+from intarsia.models.glm5_next.weights import KdaWeights, MlaWeights
 
 INDEX_NORM_EPS = 1e-6
 
@@ -31,7 +30,8 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
         eps=config.rms_norm_eps,
     )
     projected = Projected(raw=raw, decay=decay, gate=gate, beta=beta)
-    y = attention_step(projected, parameters, cache.memory, cache.window, cache.current, rows)
+    kept = Cache(memory=cache.memory, window=cache.window, current=cache.current)
+    y = attention_step(projected, parameters, kept, rows, overlap=True)
     return linear(y, w.o, out_dtype=torch.float32, used=used)
 
 
@@ -49,26 +49,41 @@ def mla(
     With `selected` [R, S] given the indexer does not run, and nothing is written for it.
     """
     key, value = config.qk_nope_head_dim, config.v_head_dim
-    q_latent = rms_norm(linear(x, w.q_a), w.q_a_norm, config.rms_norm_eps)
-    latent = rms_norm(linear(x, w.kv_a), w.kv_a_norm, config.rms_norm_eps)
-    write_latents(cache.latents, cache.latent_scales, latent, rows)
+    used = rows.starts[-1:]
     if selected is None:
-        selected = select(x, q_latent, w.indexer, config, cache, rows)
-    q = linear(q_latent, w.q_b)
+        q, selected = select(x, w, config, cache, rows)
+    else:
+        raw, latent = linears(x, [w.q_a, w.kv_a], used=used)
+        q = linear(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w.q_b, used=used)
     q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)  # this rank's heads
-    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales)
-    return linear(expand_values(attended, w.kv_b, key, value), w.o, out_dtype=torch.float32), selected
+    # A ring holds the rows of one recurrent step and what the first of them looks back to.
+    most = cache.tail.shape[1] - config.index_kpool + 1
+    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales, most)
+    y = expand_values(attended, w.kv_b, key, value)
+    return linear(y, w.o, out_dtype=torch.float32, used=used), selected
 
 
 def select(
-    x: Tensor, q_latent: Tensor, w: IndexerWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows
-) -> Tensor:
-    """Token positions int32 [R, S] that each row attends to; the rows' own keys are pooled first."""
-    heads, group = config.index_n_heads, config.index_kpool
-    keys = layer_norm(linear(x, w.wk), w.k_norm, w.k_norm_bias, INDEX_NORM_EPS)
-    pool_keys(keys, linear(x, w.gate), w.ape, cache.tail, cache.pooled, rows)
-    queries = linear(q_latent, w.wq_b).view(-1, heads, config.index_head_dim)
-    # In float32: rounding here reorders near ties.
-    head_weights = linear(x, w.weights, out_dtype=torch.float32)
-    scores = score_pools(queries, head_weights, cache.pooled, rows, group)
-    return select_tokens(scores, rows.positions, config.index_topk, group)
+    x: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows
+) -> tuple[Tensor, Tensor]:
+    """Queries [R, H * K] and the token positions int32 [R, S] that each row attends to; the rows' own latents
+    and keys are stored first.
+    """
+    i, used = w.indexer, rows.starts[-1:]
+    # Head weights in float32: rounding here reorders near ties.
+    raw, latent, raw_keys, gates, head_weights = linears(
+        x, [w.q_a, w.kv_a, i.wk, i.gate, i.weights], [None] * 4 + [torch.float32], used=used
+    )
+    keys = IndexKeys(
+        raw_keys, gates, i.k_norm, i.k_norm_bias, INDEX_NORM_EPS, i.ape, cache.tail, cache.pooled
+    )
+    q_latent = enter_rows(_latents(raw, latent, w, config, cache), keys, rows)
+    q, queries = linears(q_latent, [w.q_b, i.wq_b], used=used)
+    queries = queries.view(-1, config.index_n_heads, config.index_head_dim)
+    top, group = config.index_topk, config.index_kpool
+    return q, choose_tokens(queries, head_weights, cache.pooled, rows, top, group)
+
+
+def _latents(raw: Tensor, latent: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache) -> Latents:
+    norms = (w.q_a_norm, w.kv_a_norm, config.rms_norm_eps)
+    return Latents(raw, latent, *norms, cache.latents, cache.latent_scales)

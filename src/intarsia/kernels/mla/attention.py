@@ -1,0 +1,49 @@
+"""Latent attention between its projections: each operation by the kernel that takes its case."""
+
+from torch import Tensor
+
+from intarsia.kernels.choice import TRITON, Case, choose
+from intarsia.kernels.linear.launch import format_of
+from intarsia.kernels.mla import launch, products, reference
+from intarsia.kernels.rows import Rows
+from intarsia.kernels.weights import Weight
+
+
+def absorb_keys(q: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
+    """Queries [R, H, K] carried into latent space, [R, H, L]."""
+    if choose(_product("absorb_keys", q, kv_b, key_width, value_width)) == TRITON:
+        return products.absorb(q, kv_b, key_width, value_width)
+    return reference.absorb_keys(q, kv_b, key_width, value_width)
+
+
+def expand_values(latents: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
+    """Attended latents [R, H, L] turned into head outputs [R, H * V]."""
+    if choose(_product("expand_values", latents, kv_b, key_width, value_width)) == TRITON:
+        return products.expand(latents, kv_b, key_width, value_width)
+    return reference.expand_values(latents, kv_b, key_width, value_width)
+
+
+def attend(
+    q: Tensor,
+    cache: Tensor,
+    selected: Tensor,
+    rows: Rows,
+    scale: float,
+    latent_scales: Tensor | None = None,
+    segment_rows: int | None = None,
+) -> Tensor:
+    """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
+
+    cache [pages + 1, page, L], its rows times `latent_scales` [pages + 1, page] if given; selected int32 [R,
+    S], token positions of the row's own stream in any order, -1 where there is none. Scores, softmax and sums
+    are float32. S is the same for every row and context length, so a row's bits do not depend on its
+    neighbours; they may depend on its form, recurrent or prompt. Padding rows get zeros, whatever `selected`
+    says of them. `segment_rows`, how many rows a recurrent segment has at most, bounds the memory it takes.
+    """
+    if choose(Case("attend", (), q.dtype, q.device, (q.shape[-1],))) == TRITON:
+        return launch.attend(q, cache, selected, rows, scale, latent_scales, segment_rows)
+    return reference.attend(q, cache, selected, rows, scale, latent_scales)
+
+
+def _product(operation: str, x: Tensor, kv_b: Weight, key: int, value: int) -> Case:
+    return Case(operation, (format_of(kv_b),), x.dtype, x.device, (key, value, kv_b.shape[-1]))

@@ -1,0 +1,101 @@
+"""Launches of the Triton products with the key and value rows of each head."""
+
+import torch
+from torch import Tensor
+
+from intarsia.formats.stored import Stored
+from intarsia.kernels.choice import Case, offer
+from intarsia.kernels.device import on_device_of, wide
+from intarsia.kernels.mla.launch import refuse_rows
+from intarsia.kernels.weights import Weight
+
+FORMATS = ("BF16", "F32")
+# Up to so many rows: rows and columns of a product's tile, warps. None touches the order of additions.
+_PRODUCTS = ((16, 16, 128, 4), (64, 64, 128, 4), (None, 128, 128, 8))
+_WIDE_PRODUCTS = ((None, 16, 64, 4),)
+_STEP, _STAGES = 64, 4  # columns of a step and steps in flight; the first is part of the order of additions
+_WIDE_STEP, _WIDE_STAGES = 32, 2
+
+
+def refuse(case: Case) -> str:
+    """Why the Triton products cannot run a case, or the empty string; shape: widths of keys, values and
+    latents.
+    """
+    if case.formats[0] not in FORMATS:
+        return f"no kernel for {case.formats[0]}; there is one for {', '.join(FORMATS)}"
+    return refuse_rows(case)
+
+
+offer("absorb_keys", refuse)
+offer("expand_values", refuse)
+
+
+def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
+    """Queries [R, H, K], heads side by side, carried into latent space, [R, H, L]."""
+    from intarsia.kernels.mla import triton_heads as kernels
+
+    matrix = kv_b["weight"] if isinstance(kv_b, Stored) else kv_b
+    rows, heads, _ = q.shape
+    latent = matrix.shape[1]
+    out = torch.empty(rows, heads, latent, dtype=q.dtype, device=q.device)
+    tokens, block, warps, step, stages, full = _product_shape(q.dtype, matrix.dtype, rows)
+    block = min(block, latent)
+    with on_device_of(q):
+        kernels.absorb_rows[(latent // block, heads, -(-rows // tokens))](
+            q,
+            matrix,
+            out,
+            rows,
+            q.stride(0),
+            H=heads,
+            K=key,
+            V=value,
+            L=latent,
+            NT=tokens,
+            LB=block,
+            BK=min(step, key),
+            WIDE=full,
+            STAGES=stages,
+            num_warps=warps,
+        )
+    return out
+
+
+def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
+    """Attended latents [R, H, L], contiguous, turned into head outputs [R, H * V]."""
+    from intarsia.kernels.mla import triton_heads as kernels
+
+    matrix = kv_b["weight"] if isinstance(kv_b, Stored) else kv_b
+    rows, heads, latent = latents.shape
+    out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
+    tokens, block, warps, step, stages, full = _product_shape(latents.dtype, matrix.dtype, rows)
+    block = min(block if tokens > 16 else 64, value)
+    with on_device_of(latents):
+        kernels.expand_rows[(value // block, heads, -(-rows // tokens))](
+            latents,
+            matrix,
+            out,
+            rows,
+            H=heads,
+            K=key,
+            V=value,
+            L=latent,
+            NT=tokens,
+            VB=block,
+            BK=min(step, latent),
+            WIDE=full,
+            STAGES=stages,
+            num_warps=warps,
+        )
+    return out
+
+
+def _product_shape(
+    dtype: torch.dtype, weight: torch.dtype, rows: int
+) -> tuple[int, int, int, int, int, bool]:
+    """Rows and columns of a tile, warps, columns of a step, steps in flight, and whether all is float32."""
+    full = wide(dtype, weight)
+    shapes = _WIDE_PRODUCTS if full else _PRODUCTS
+    tokens, block, warps = next(rest for most, *rest in shapes if most is None or rows <= most)
+    step, stages = (_WIDE_STEP, _WIDE_STAGES) if full else (_STEP, _STAGES)
+    return tokens, block, warps, step, stages if tokens < 128 else 3, full

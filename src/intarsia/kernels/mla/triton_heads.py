@@ -1,0 +1,81 @@
+# mypy: ignore-errors
+"""Products with the key and value rows of each head: kv_b [H * (K + V), L], K key rows a head, then V value
+rows, read as stored.
+
+One chain of additions an element, in steps of BK; how many rows or columns a program takes touches no bits.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, total, WIDE: tl.constexpr):
+    if WIDE:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+    return tl.dot(a, b, total)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def absorb_rows(
+    q,
+    kv_b,
+    out,
+    rows,
+    q_stride,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    L: tl.constexpr,
+    NT: tl.constexpr,
+    LB: tl.constexpr,
+    BK: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """out [R, H, L] = q [R, H, K] times key rows, head by head. The grid is [L / LB, H, blocks of rows]."""
+    head = tl.program_id(1)
+    column = tl.program_id(0) * LB + tl.arange(0, LB)
+    r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
+    taken = tl.minimum(r, rows - 1)
+    queries = q + taken[:, None] * q_stride + head * K
+    keys = kv_b + head.to(tl.int64) * (K + V) * L + column[None, :]
+    total = tl.zeros([NT, LB], tl.float32)
+    for begin in tl.range(0, K, BK, num_stages=STAGES):
+        k = begin + tl.arange(0, BK)
+        total = product(tl.load(queries + k[None, :]), tl.load(keys + k[:, None] * L), total, WIDE)
+    at = (r[:, None] * H + head) * L + column[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=(r < rows)[:, None])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def expand_rows(
+    latents,
+    kv_b,
+    out,
+    rows,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    L: tl.constexpr,
+    NT: tl.constexpr,
+    VB: tl.constexpr,
+    BK: tl.constexpr,
+    WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """out [R, H, V] = latents [R, H, L] times value rows, head by head. The grid is [V / VB, H, blocks of
+    rows].
+    """
+    head = tl.program_id(1)
+    v = tl.program_id(0) * VB + tl.arange(0, VB)
+    r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
+    taken = tl.minimum(r, rows - 1)
+    own = latents + (taken[:, None] * H + head) * L
+    values = kv_b + (head.to(tl.int64) * (K + V) + K + v[:, None]) * L
+    total = tl.zeros([NT, VB], tl.float32)
+    for begin in tl.range(0, L, BK, num_stages=STAGES):
+        k = begin + tl.arange(0, BK)
+        total = product(tl.load(own + k[None, :]), tl.trans(tl.load(values + k[None, :])), total, WIDE)
+    at = (r[:, None] * H + head) * V + v[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=(r < rows)[:, None])
