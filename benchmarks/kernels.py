@@ -1,6 +1,6 @@
 """GPU kernels at GLM-5.3-Flash's geometry: time, floor, ratio, and cuBLAS on BF16 in the same process.
 
-    python benchmarks/kernels.py [--only linear experts kda configurations] [--json FILE]
+    python benchmarks/kernels.py [--only linear experts configurations] [--json FILE]
 
 Random weights are made on the device. Every figure is the median of 15 replays of one CUDA graph of several
 calls that take turns with different weights, experts or streams, so that what a call reads is not in the L2
@@ -24,11 +24,9 @@ from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
 from intarsia.kernels.experts import launch as experts_launch
 from intarsia.kernels.experts import routed_experts
-from intarsia.kernels.kda import Parameters, Projected, attention_step
 from intarsia.kernels.linear import launch as linear_launch
 from intarsia.kernels.linear import linear
 from intarsia.kernels.router import Routing
-from intarsia.kernels.rows import Rows
 
 REPLAYS = 15
 L2_BYTES = 50 << 20  # of the largest card this is for; weights in turn cover it four times
@@ -43,8 +41,6 @@ MATRICES = (
 ROWS = (1, 8, 16, 64)
 EXPERTS, INNER, WIDTH, TOP, LIMIT = 288, 2048, 4096, 8, 10.0
 EXPERT_ROWS = (1, 8, 32, 128)
-HEADS, HEAD_WIDTH, STREAMS = 64, 128, 128
-BATCHES = (1, 8, 32, 128)
 EXPERT_TILES = ((128, 4), (128, 7), (256, 3))
 LINEAR_TILES = ((128, 3), (128, 6), (256, 3))
 
@@ -166,59 +162,6 @@ def time_experts(
     table.add("experts", label, rows, us, int(moved))
 
 
-def bench_kda(table: Table, generator: torch.Generator) -> None:
-    """One row a stream; batches of other streams in turn."""
-    columns, kept = HEADS * HEAD_WIDTH, torch.float32
-
-    def numbers(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        return torch.randn(shape, generator=generator, device="cuda", dtype=dtype)
-
-    memory = numbers(STREAMS, 1, HEADS, HEAD_WIDTH, HEAD_WIDTH, dtype=kept)
-    window = numbers(STREAMS, 4, 3 * columns)
-    current = torch.zeros(STREAMS, dtype=torch.int32, device="cuda")
-    parameters = Parameters(
-        taps=numbers(3 * columns, 4),
-        a_log=0.1 * numbers(HEADS, dtype=kept),
-        dt_bias=0.1 * numbers(columns, dtype=kept),
-        norm=1 + 0.1 * numbers(HEAD_WIDTH, dtype=kept),
-        lower_bound=-5.0,
-        eps=1e-5,
-    )
-    for batch in BATCHES:
-        padded = max(16, batch)
-        projected = Projected(
-            raw=numbers(padded, 3 * columns),
-            decay=numbers(padded, columns),
-            gate=numbers(padded, columns),
-            beta=numbers(padded, HEADS, dtype=kept),
-        )
-        calls = []
-        steps = [streams_from(first, batch, padded) for first in range(0, STREAMS - batch + 1, batch)[:16]]
-        for step in steps:
-            calls.append(
-                lambda p=projected, r=step: attention_step(p, parameters, memory, window, current, r)
-            )
-        moved = batch * (2 * memory[0].nbytes + 2 * (3 * columns * 5 + 3 * columns))
-        table.add("KDA step", "F32 state", batch, microseconds(calls), moved)
-
-
-def streams_from(first: int, count: int, padded: int) -> Rows:
-    """One row of each of `count` streams, at position 100."""
-
-    def numbers(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device="cuda")
-
-    streams = numbers([*range(first, first + count), *[-1] * (padded - count)])
-    return Rows(
-        tokens=torch.zeros(padded, dtype=torch.int64, device="cuda"),
-        positions=numbers([100] * padded),
-        streams=streams,
-        starts=numbers(list(range(count + 1))),
-        page_table=numbers([0] * STREAMS).unsqueeze(1),
-        recurrent_segments=count,
-    )
-
-
 def bench_configurations(table: Table, generator: torch.Generator) -> None:
     """Other tiles (columns, tiles in flight) than those in the tables, for the few-row forms."""
     gate_up, down = stack(2 * INNER, WIDTH, generator), stack(WIDTH, INNER, generator)
@@ -238,7 +181,6 @@ def bench_configurations(table: Table, generator: torch.Generator) -> None:
 PARTS = {
     "linear": bench_linear,
     "experts": bench_experts,
-    "kda": bench_kda,
     "configurations": bench_configurations,
 }
 

@@ -14,13 +14,18 @@ from torch import Tensor
 
 from intarsia import formats
 from intarsia.formats.stored import Stored
+from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.experts import launch as experts
 from intarsia.kernels.experts import reference as experts_reference
-from intarsia.kernels.kda import step as kda
+from intarsia.kernels.hyper_connection import launch
+from intarsia.kernels.kda import prompt, recurrent
+from intarsia.kernels.kda.step import reference_step
 from intarsia.kernels.linear import launch as linear
 from intarsia.kernels.router import Routing
-from intarsia.kernels.rows import Piece, rows_of
-from tests.kernels.steps import page_table, randn
+from intarsia.kernels.rows import Piece
+from tests.kernels import kda_cases as kda
+from tests.kernels.kda_cases import rows_for
+from tests.kernels.steps import randn
 
 LINEAR = ("MXFP8", "FP8_PB_WO", "BF16", "F32")
 EXPERTS = ("NVFP4", "W4A16_NVFP4", "MXFP8", "BF16", "F32")
@@ -77,36 +82,52 @@ def experts_case(name: str, dtype: torch.dtype) -> float:
     return error(got, expected) if (got[real:] == 0).all() else torch.inf
 
 
-def kda_case(dtype: torch.dtype) -> float:
+def kda_step_case(dtype: torch.dtype) -> float:
     """Three streams that verify three, two and one rows, one of them at the beginning of its sequence."""
-    heads, width, copies, taps, rows = 3, 16, 3, 4, 16
-    step = rows_of(
-        [Piece(2, 1, [0] * 3, True), Piece(0, 70, [0] * 2, True), Piece(1, 5, [0], True)], page_table(3, 8)
-    )
-    projected = kda.Projected(
-        raw=randn(rows, 3 * heads * width, seed=1).to(dtype),
-        decay=randn(rows, heads * width, seed=2).to(dtype),
-        gate=randn(rows, heads * width, seed=3).to(dtype),
-        beta=randn(rows, heads, seed=4),
-    )
-    parameters = kda.Parameters(
-        taps=randn(3 * heads * width, taps, seed=5),
-        a_log=0.3 * randn(heads, seed=6),
-        dt_bias=0.3 * randn(heads * width, seed=7),
-        norm=1 + 0.1 * randn(width, seed=8),
-        lower_bound=-5.0,
-        eps=1e-5,
-    )
-    results = []
-    for run in (kda.reference_step, kda.launch):
-        memory = randn(3, copies, heads, width, width, seed=9)
-        window = randn(3, taps - 1 + copies, 3 * heads * width, seed=10).to(dtype)
-        current = torch.tensor([1, 0, 2], dtype=torch.int32)
-        results.append((run(projected, parameters, memory, window, current, step), memory, window))
-    (expected, memory, window), (out, other_memory, other_window) = results
-    if not torch.equal(window, other_window):
+    pieces = [Piece(2, 1, [0] * 3, True), Piece(0, 70, [0] * 2, True), Piece(1, 5, [0], True)]
+    return kda_case(dtype, pieces, 16, partial(recurrent.launch, "triton"))
+
+
+def kda_prompt_case(dtype: torch.dtype) -> float:
+    """A prompt that goes on from inside a chunk into the next, and a short one that begins its sequence."""
+    return kda_case(dtype, [Piece(1, 50, [0] * 20, False), Piece(0, 0, [0] * 3, False)], 64, prompt.launch)
+
+
+def kda_case(dtype: torch.dtype, pieces: list[Piece], width: int, launch: Callable[..., None]) -> float:
+    heads, copies, streams = 2, 3, len(pieces)
+    step = rows_for(pieces, streams)
+    rows = step.tokens.shape[0]
+    given, weights = kda.projected(rows, heads, width, dtype), kda.parameters(heads, width)
+    first, second = kda.to("cpu", *[kda.cache(streams, copies, heads, width, dtype)] * 2)
+    expected = reference_step(given, weights, first, step)
+    out = torch.full_like(expected, torch.nan)
+    launch(given, weights, second, step, out)
+    if not torch.equal(first.window, second.window):
         return torch.inf
-    return max(error(out, expected), error(other_memory, memory))
+    return max(error(out, expected), error(second.memory.nan_to_num(), first.memory.nan_to_num()))
+
+
+def hyper_case(dtype: torch.dtype) -> float:
+    """A first site, one after it, and the last, over 19 rows: what the streams and the inputs become."""
+    rows, width = 19, 128
+    site = hyper.Site(
+        fn=(randn(24, 4 * width, seed=1) / (4 * width) ** 0.5).to(dtype),
+        base=randn(24, seed=2),
+        scale=1 + 0.3 * randn(3, seed=3),
+        norm=1 + 0.1 * randn(width, seed=4),
+    )
+    rule, y = hyper.Rule(norm_eps=1e-5, eps=1e-6, iterations=4), randn(rows, width, seed=5)
+    first = randn(rows, 1, width, seed=6).to(dtype).expand(-1, 4, -1)
+    results = []
+    for run, last, tail in ((hyper.site, hyper.finish, 32 - rows), (launch.site, launch.finish, 0)):
+        padded = [torch.cat([x, x.new_zeros(tail, *x.shape[1:])]) for x in (first, y)]
+        streams, x, mix = run(padded[0], None, site, rule)
+        parts = [x]
+        streams, x, mix = run(streams, hyper.Pending(padded[1], mix), site, rule)
+        parts += [streams, x, mix.pre, mix.post, mix.mixing]
+        parts += last(streams, hyper.Pending(padded[1], mix), site.norm, rule.norm_eps)
+        results.append([part[:rows] for part in parts])
+    return max(error(got, expected) for expected, got in zip(*results, strict=True))
 
 
 def cases() -> dict[str, Callable[[], float]]:
@@ -118,7 +139,9 @@ def cases() -> dict[str, Callable[[], float]]:
             found[f"linear {name} {label}"] = partial(linear_case, name, dtype)
         for name in EXPERTS[some]:
             found[f"experts {name} {label}"] = partial(experts_case, name, dtype)
-        found[f"kda {label}"] = partial(kda_case, dtype)
+        found[f"kda step {label}"] = partial(kda_step_case, dtype)
+    found["kda prompt float32"] = partial(kda_prompt_case, torch.float32)
+    found["hyper bfloat16"] = partial(hyper_case, torch.bfloat16)
     return found | {"ranges FP8_PB_WO float32": partial(ranges_case, "FP8_PB_WO", torch.float32)}
 
 

@@ -10,7 +10,7 @@ from intarsia.kernels import choice
 from intarsia.kernels.choice import Case
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch as experts
-from intarsia.kernels.kda import step as kda
+from intarsia.kernels.kda import recurrent as kda
 from intarsia.kernels.linear import gluon as linear_in_registers
 from intarsia.kernels.linear import launch as linear
 
@@ -26,7 +26,7 @@ def a_hopper(monkeypatch):
 @pytest.mark.parametrize("operation", ["linear", "experts", "kda_step"])
 def test_on_a_cpu_the_reference_runs_and_triton_says_why_not(operation):
     formats = {"linear": ("MXFP8",), "experts": ("NVFP4", "NVFP4"), "kda_step": ()}[operation]
-    shape = {"linear": (64, 64), "experts": (8, 64, 64), "kda_step": (4, 64)}[operation]
+    shape = {"linear": (64, 64), "experts": (8, 64, 64), "kda_step": (4, 64, 4)}[operation]
     rows = choice.explain(Case(operation, formats, torch.float32, CPU, shape))
     assert [(row.candidate, row.chosen) for row in rows[-2:]] == [("triton", False), ("reference", True)]
     assert all(row.refusal == "the device is cpu, not cuda" for row in rows[:-1])
@@ -66,7 +66,7 @@ def test_on_a_cpu_the_reference_runs_and_triton_says_why_not(operation):
             "no kernel for FP8",
         ),
         (experts.refuse, Case("experts", ("NVFP4",) * 2, torch.float32, GPU, (8, 48, 64)), "multiples of 64"),
-        (kda.refuse, Case("kda_step", (), torch.float32, GPU, (4, 96)), "heads of 96"),
+        (kda.refuse, Case("kda_step", (), torch.float32, GPU, (4, 96, 4)), "heads of 96"),
     ],
 )
 def test_a_refusal_says_what_is_needed(refuse, case, part):

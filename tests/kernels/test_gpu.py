@@ -9,11 +9,9 @@ from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
 from intarsia.kernels.experts import launch as experts
 from intarsia.kernels.experts import routed_experts, swiglu
-from intarsia.kernels.kda import step as kda
 from intarsia.kernels.linear import launch, linear
 from intarsia.kernels.router import Routing
-from intarsia.kernels.rows import Piece, rows_of
-from tests.kernels.steps import page_table, randn
+from tests.kernels.steps import randn
 
 pytestmark = pytest.mark.gpu
 
@@ -208,86 +206,6 @@ def test_bits_of_a_routed_row_do_not_depend_on_other_rows(name, dtype):
     assert not wrong
     again = routed_experts(x, chosen, gate_up, down, LIMIT)
     assert torch.equal(again, whole)
-
-
-def kda_inputs(dtype: torch.dtype, heads: int, width: int, rows: int):
-    columns = heads * width
-    projected = kda.Projected(
-        raw=gpu(rows, 3 * columns, seed=21).to(dtype),
-        decay=gpu(rows, columns, seed=22).to(dtype),
-        gate=gpu(rows, columns, seed=23).to(dtype),
-        beta=gpu(rows, heads, seed=24),
-    )
-    parameters = kda.Parameters(
-        taps=gpu(3 * columns, 4, seed=25),
-        a_log=0.3 * gpu(heads, seed=26),
-        dt_bias=0.3 * gpu(columns, seed=27),
-        norm=1 + 0.1 * gpu(width, seed=28),
-        lower_bound=-5.0,
-        eps=1e-5,
-    )
-    return projected, parameters
-
-
-def kda_state(dtype: torch.dtype, heads: int, width: int, streams: int, copies: int):
-    memory = gpu(streams, copies, heads, width, width, seed=29)
-    window = gpu(streams, 3 + copies, 3 * heads * width, seed=30).to(dtype)
-    return memory, window, torch.arange(streams, dtype=torch.int32, device="cuda") % copies
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [64, 128])
-def test_recurrent_rows_equal_the_reference(width, dtype):
-    heads, copies, counts = 4, 8, (8, 1, 3, 5)
-    pieces = [Piece(s, 0 if s == 1 else 100 + s, [0] * n, True) for s, n in enumerate(counts)]
-    rows = rows_of(pieces, page_table(len(counts), 8).cuda())
-    projected, parameters = kda_inputs(dtype, heads, width, rows.tokens.shape[0])
-    results = []
-    for run in (kda.reference_step, kda.launch):
-        memory, window, current = kda_state(dtype, heads, width, len(counts), copies)
-        results.append((run(projected, parameters, memory, window, current, rows), memory, window))
-    (expected, memory, window), (out, other_memory, other_window) = results
-    assert torch.equal(window, other_window)
-    torch.testing.assert_close(other_memory, memory, rtol=1e-4, atol=1e-4)
-    limit = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(out[: sum(counts)], expected[: sum(counts)], rtol=limit, atol=limit)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_recurrent_rows_one_by_one_and_beside_others_have_the_same_bits(dtype):
-    heads, width, copies, count, streams = 4, 128, 8, 8, 3
-    table = page_table(streams, 8).cuda()
-    projected, parameters = kda_inputs(dtype, heads, width, 32)
-    memory, window, current = kda_state(dtype, heads, width, streams, copies)
-    alone_memory, alone_window, alone_current = memory.clone(), window.clone(), current.clone()
-    together = rows_of([Piece(s, 40, [0] * count, True) for s in range(streams)], table)
-    out = kda.launch(projected, parameters, memory, window, current, together)
-    for stream in range(streams):
-        for j in range(count):
-            row = stream * count + j
-            one = kda.Projected(
-                *(getattr(projected, name)[row : row + 1].repeat(16, 1) for name in projected.__slots__)
-            )
-            step = rows_of([Piece(stream, 40 + j, [0], True)], table)
-            got = kda.launch(one, parameters, alone_memory, alone_window, alone_current, step)
-            assert torch.equal(got[0], out[row]), row
-            assert torch.equal(alone_memory[stream, 0], memory[stream, j]), row
-            alone_current[stream] = 0
-    assert torch.equal(alone_window, window)
-
-
-def test_prompts_beside_recurrent_rows_take_the_other_form():
-    heads, width = 4, 64
-    table = page_table(2, 8).cuda()
-    both = rows_of([Piece(0, 9, [0] * 2, True), Piece(1, 0, [0] * 20, False)], table)
-    projected, parameters = kda_inputs(torch.float32, heads, width, both.tokens.shape[0])
-    results = []
-    for name in ("reference", "triton"):
-        state = kda_state(torch.float32, heads, width, 2, 4)
-        with choice.forced(name):
-            results.append((kda.attention_step(projected, parameters, *state, both), *state))
-    for expected, got in zip(*results, strict=True):
-        torch.testing.assert_close(got[:22], expected[:22], rtol=1e-4, atol=1e-4)
 
 
 def test_a_captured_graph_gives_the_eager_bits():

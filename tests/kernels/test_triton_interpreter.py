@@ -93,35 +93,3 @@ def test_the_experts_compile_to_tensor_core_code_without_spills(compiled, name):
         used = usage(product)
         assert used["stack"] == 0
         assert used.get("HGMMA", 0) + used.get("HMMA", 0) > 0
-
-
-def test_the_recurrent_step_compiles_without_spills(compiled):
-    from intarsia.kernels.kda import step, triton_step
-    from tests.kernels.ahead_of_time import usage
-
-    heads, width, wide = 64, 128, torch.float32
-    (kernel,) = compiled(triton_step, "recurrent_rows")
-    whole = [numbers(size, dtype=torch.int32) for size in (16, 16, 9)]
-    rows = Rows(numbers(16, dtype=torch.int64), *whole, numbers(8, 4, dtype=torch.int32), 8)
-    columns = heads * width
-    step.launch(
-        step.Projected(
-            numbers(16, 3 * columns),
-            numbers(16, columns),
-            numbers(16, columns),
-            numbers(16, heads, dtype=wide),
-        ),
-        step.Parameters(
-            numbers(3 * columns, 4),
-            numbers(heads, dtype=wide),
-            numbers(columns, dtype=wide),
-            numbers(width, dtype=wide),
-            -5.0,
-            1e-5,
-        ),
-        numbers(8, 4, heads, width, width, dtype=wide),
-        numbers(8, 7, 3 * columns),
-        numbers(8, dtype=torch.int32),
-        rows,
-    )
-    assert usage(kernel.built[0])["stack"] == 0

@@ -1,12 +1,14 @@
 """Kimi delta attention: a gated delta rule with a decay per key channel, after a short causal convolution."""
 
+from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.convolution import convolve
 from intarsia.kernels.kda.gates import log_decay, unit_heads
 from intarsia.kernels.kda.output import gated_norm
 from intarsia.kernels.kda.scan import scan
-from intarsia.kernels.kda.step import Parameters, Projected, attention_step
+from intarsia.kernels.kda.step import attention_step
 
 __all__ = [
+    "Cache",
     "Parameters",
     "Projected",
     "attention_step",

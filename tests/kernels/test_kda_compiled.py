@@ -1,0 +1,112 @@
+"""The kernels of linear attention and hyper-connections, compiled for sm_90 on a machine without a GPU."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from intarsia.kernels import hyper_connection as hyper
+from intarsia.kernels.hyper_connection import launch as sites
+from intarsia.kernels.kda import Cache, Parameters, Projected, prompt, recurrent
+from intarsia.kernels.rows import Rows
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton", allow_module_level=True)
+
+HEADS, WIDTH = 64, 128
+COLUMNS = HEADS * WIDTH
+
+
+@pytest.fixture
+def usages(monkeypatch):
+    """Runs a launch with compilers in the places of a module's kernels; what each kernel would use."""
+    from tests.kernels.ahead_of_time import Compiled, usage
+
+    def run(module, names, launch):
+        stand_ins = [Compiled(getattr(module, name)) for name in names]
+        for name, stand_in in zip(names, stand_ins, strict=True):
+            monkeypatch.setattr(module, name, stand_in)
+        launch()
+        return [usage(one) for stand_in in stand_ins for one in stand_in.built]
+
+    return run
+
+
+def numbers(*shape: int, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def arguments(rows: int, segments: int, recurrent_segments: int):
+    narrow, integer = torch.bfloat16, torch.int32
+    given = Projected(
+        numbers(rows, 3 * COLUMNS, dtype=narrow),
+        numbers(rows, COLUMNS, dtype=narrow),
+        numbers(rows, COLUMNS, dtype=narrow),
+        numbers(rows, HEADS),
+    )
+    weights = Parameters(
+        numbers(3 * COLUMNS, 4), numbers(HEADS), numbers(COLUMNS), numbers(WIDTH), lower_bound=-5.0, eps=1e-5
+    )
+    cache = Cache(
+        numbers(8, 4, HEADS, WIDTH, WIDTH),
+        numbers(8, 7, 3 * COLUMNS, dtype=narrow),
+        numbers(8, dtype=integer),
+    )
+    step = Rows(
+        numbers(rows, dtype=torch.int64),
+        *[numbers(size, dtype=integer) for size in (rows, rows, segments + 1)],
+        numbers(8, 4, dtype=integer),
+        recurrent_segments,
+    )
+    return given, weights, cache, step, numbers(rows, COLUMNS, dtype=narrow)
+
+
+@pytest.mark.parametrize("name", ["gluon", "triton"])
+def test_the_recurrent_step_compiles_without_spills(usages, name):
+    from intarsia.kernels.kda import gluon_step, triton_step
+
+    module = {"gluon": gluon_step, "triton": triton_step}[name]
+    overlap = name == "gluon"
+    (used,) = usages(
+        module,
+        ["recurrent_rows"],
+        lambda: recurrent.launch(name, *arguments(16, 8, 8), overlap=overlap),
+    )
+    assert used["stack"] == 0
+    if name == "gluon":
+        # Vectors over keys, and the norm's sum across warps: nothing else waits for other warps.
+        assert used["BAR"] <= 3
+
+
+def test_the_prompt_form_compiles_to_tensor_core_code(usages):
+    from intarsia.kernels.kda import triton_carry, triton_chunk
+
+    given = arguments(128, 1, 0)
+    chunk = usages(triton_chunk, ["chunk_terms"], lambda: prompt.launch(*given))[0]
+    carry, read = usages(triton_carry, ["carry_state", "read_chunks"], lambda: prompt.launch(*given))
+    for used in (chunk, carry, read):
+        assert used["HGMMA"] > 0
+        assert used["shared"] < 227 << 10
+    assert carry["stack"] == read["stack"] == 0
+
+
+def test_sites_compile_without_spills(usages):
+    from intarsia.kernels.hyper_connection import triton_site
+
+    rows, width = 16, 4096
+    site = hyper.Site(numbers(24, 4 * width, dtype=torch.bfloat16), numbers(24), numbers(3), numbers(width))
+    mix = hyper.HyperMix(numbers(rows, 4), numbers(rows, 4), numbers(rows, 4, 4))
+    pending = hyper.Pending(numbers(rows, width), mix)
+    streams = numbers(rows, 4, width, dtype=torch.bfloat16)
+    rule = hyper.Rule(norm_eps=1e-5, eps=1e-6, iterations=20)
+    names = ["update_and_measure", "collect_rows", "finish_rows"]
+
+    def launch():
+        sites.site(streams[:, :1].expand(-1, 4, -1), None, site, rule)
+        sites.site(streams, pending, site, rule)
+        sites.finish(streams, pending, site.norm, 1e-5)
+
+    used = usages(triton_site, names, launch)
+    assert len(used) == 5
+    assert all(one["stack"] == 0 for one in used)
+    assert all(one["HMMA"] == 32 for one in used[:2])
