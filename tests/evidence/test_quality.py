@@ -26,9 +26,10 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 from tests.models.oracle import quiet
 
 SMALL = QualitySettings(tokens="2x96", repeat_windows=1)
-# Two float32 networks that add in other orders: 1e-4 of the largest logit (about 20) in a logit, so 4e-3 in a
-# log-probability at worst and its square in a KLD; means over positions are far closer.
-NATS = 1e-3
+# Two float32 networks that add in other orders. Measured on this text: 7e-6 of the mean KLD, 3e-8 nats of NLL.
+# The bounds leave two orders of magnitude, for other machines and other orders.
+NATS = 1e-5
+SHARE = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +87,18 @@ def test_kld_and_nll_equal_a_computation_through_transformers(experts, decoded):
     ]
     figures = experts.figures
     assert figures["kld"]["mean"] > 1e-4  # there is something to agree on
-    assert figures["kld"]["mean"] == pytest.approx(float(kld.mean()), rel=0.02)
-    assert figures["kld"]["p95"] == pytest.approx(float(kld.quantile(0.95)), rel=0.05)
-    assert figures["kld"]["max"] == pytest.approx(float(kld.max()), rel=0.05)
+    assert figures["kld"]["mean"] == pytest.approx(float(kld.mean()), rel=SHARE)
+    assert figures["kld"]["p95"] == pytest.approx(float(kld.quantile(0.95)), rel=SHARE)
+    assert figures["kld"]["max"] == pytest.approx(float(kld.max()), rel=SHARE)
     assert figures["nll"]["base"] == pytest.approx(float(nll[0].mean()), abs=NATS)
     assert figures["nll"]["candidate"] == pytest.approx(float(nll[1].mean()), abs=NATS)
     assert figures["perplexity"]["base"] == pytest.approx(math.exp(float(nll[0].mean())), rel=2 * NATS)
     agree = torch.cat([p.argmax(-1) == q.argmax(-1) for p, q in zip(base, candidate, strict=True)])
-    assert figures["top1"]["agreement"] == pytest.approx(float(agree.double().mean()), abs=0.02)
+    assert figures["top1"]["agreement"] == pytest.approx(float(agree.double().mean()), abs=1 / 192)
     for position, row in enumerate(figures["by_position"][:3]):
         part = slice(row["first"], row["last"] + 1)
         per_window = kld.view(len(windows), -1)[:, part]
-        assert row["kld"] == pytest.approx(float(per_window.mean()), rel=0.1), position
+        assert row["kld"] == pytest.approx(float(per_window.mean()), rel=10 * SHARE), position
 
 
 def test_a_model_against_itself_is_exactly_zero(demo):

@@ -133,11 +133,11 @@ def show(found: "Quality") -> None:
         return
     layers = found.layers
     rows = [
-        (row.name, row.format, f"{row.error:.4g}", f"{row.row_ratio:.3g}")
+        (row.name, row.format, f"{row.error:.4g}", f"{row.row_ratio:.3g}", f"{row.worst_row}")
         for row in layers.changed[:WORST_SHOWN]
     ]
     if rows:
-        show_table("Weights, worst first", ("tensor", "format", "error", "worst row"), rows)
+        show_table("Weights, worst first", ("tensor", "format", "error", "worst row, times its format", "row"), rows)
     counts = f"{len(layers.changed):,} tensors differ, {layers.identical:,} are equal"
     print(f"{counts}, {len(layers.suspects)} suspect")
 
