@@ -66,7 +66,7 @@ def compare(folder: Path, title: str, rounds: int, *, staged: bool = False) -> N
     checkpoint = open_checkpoint(folder)
     entry = checkpoint.entry("data")
     buffer = torch.zeros(BUFFER + 63, dtype=torch.uint8)
-    whole = staging_view(buffer, entry, 0, BUFFER) if staged else buffer[:BUFFER]
+    whole = staging_view(buffer, entry.begin, entry.begin + BUFFER) if staged else buffer[:BUFFER]
     target = whole.numpy()
     with checkpoint.reader() as reader, open(checkpoint.shards[0].path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

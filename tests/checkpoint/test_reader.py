@@ -137,8 +137,8 @@ def test_staging_view_lies_like_the_file(checkpoint):
     buffer = torch.empty(400 + 63, dtype=torch.uint8)
     with checkpoint.reader() as reader:
         for begin in (0, 4, 12, 60):
-            view = staging_view(buffer, entry, begin, begin + 400)
+            view = staging_view(buffer, entry.begin + begin, entry.begin + begin + 400)
             assert (view.data_ptr() - entry.begin - begin) % 64 == 0
             reader.read_into(entry, view, begin, begin + 400)
     with pytest.raises(RangeError):
-        staging_view(torch.empty(400, dtype=torch.uint8)[:10], entry, 0, 400)
+        staging_view(torch.empty(400, dtype=torch.uint8)[:10], entry.begin, entry.begin + 400)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intarsia.formats import csf
 from intarsia.formats.csf.slab import NVFP4_SLAB
-from intarsia.kernels.csf import launch
+from intarsia.kernels.csf import Batch
 
 SHAPES = ((48, 20), (32, 64), (16, 2))
 
@@ -25,9 +25,11 @@ def scales(rows: int, columns: int, odd: float, seed: int) -> Tensor:
 
 
 def expanded(parts: list[dict[str, Tensor]], outs: list[Tensor]) -> Tensor:
-    return launch.launch(
-        [part[NVFP4_SLAB.fixed] for part in parts], [part[NVFP4_SLAB.exceptions] for part in parts], outs
-    )
+    batch = Batch(outs, [part[NVFP4_SLAB.exceptions].numel() for part in parts])
+    for index, part in enumerate(parts):
+        for name, target in batch.components(index).items():
+            target.view(-1).copy_(part[name].view(-1))
+    return batch.expand()
 
 
 def right(rows: int, columns: int, device: str = "cpu") -> bool:

@@ -9,11 +9,8 @@ import sys
 import pytest
 import torch
 
-from intarsia.formats import csf
-from intarsia.formats.errors import CsfError
 from intarsia.kernels.choice import Case
-from intarsia.kernels.csf import Compressed, expand, launch
-from tests.kernels.csf_interpreted import scales
+from intarsia.kernels.csf import Batch, launch
 
 has_triton = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not has_triton, reason="needs triton")
@@ -37,24 +34,8 @@ def test_the_expansion_compiles_without_spills(monkeypatch):
 
     kernel = Compiled(triton_csf.expand_slabs)
     monkeypatch.setattr(triton_csf, "expand_slabs", kernel)
-    fixed = torch.empty(128, 16 * 129, dtype=torch.uint8)
-    words = torch.empty(1500, dtype=torch.uint32)
-    launch.launch([fixed], [words], [torch.empty(2048, 256, dtype=torch.uint8)])
+    Batch([torch.empty(2048, 256, dtype=torch.uint8)], [1500]).expand()
     assert usage(kernel.built[0])["stack"] == 0
-
-
-@pytest.mark.parametrize("codec", ["nvfp4_slab", "csf_32x2_v1"])
-def test_on_a_cpu_the_codec_expands_and_refuses(codec):
-    matrices = [scales(32, 16, 0.1, seed) for seed in range(3)]
-    out = torch.zeros(3, 32, 16, dtype=torch.uint8)
-    parts = [csf.encode(matrix, codec) for matrix in matrices]
-    answer = expand([Compressed(part, place) for part, place in zip(parts, out, strict=True)], codec)
-    assert answer is None
-    assert torch.equal(out, torch.stack(matrices))
-    first = csf.components(codec)[0]
-    broken = parts[0] | {first: torch.full_like(parts[0][first], 255)}
-    with pytest.raises(CsfError, match=first):
-        expand([Compressed(broken, out[0])], codec)
 
 
 def test_a_refusal_says_what_is_needed():

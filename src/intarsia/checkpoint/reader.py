@@ -122,10 +122,28 @@ class Reader:
                 expected=f"{end - begin} bytes",
             )
         if target.nbytes:
-            self._fill(entry, target, entry.begin + begin)
+            self._fill(entry.shard, entry.name, target, entry.begin + begin)
 
-    def _fill(self, entry: TensorEntry, target: memoryview, position: int) -> None:
-        descriptor = self._descriptor(entry.shard)
+    def read_range(self, shard: str, begin: int, end: int, destination: Destination) -> None:
+        """Fill `destination` with bytes `begin` to `end` of a shard's file: of several tensors at once.
+
+        Raises what `read_into` raises.
+        """
+        size = self._checkpoint.shard(shard).size
+        if not 0 <= begin <= end <= size:
+            raise RangeError(
+                shard, found=f"bytes {begin} to {end}", expected=f"a range within the file's {size} bytes"
+            )
+        target = _bytes_of(destination, shard)
+        if target.nbytes != end - begin:
+            raise RangeError(
+                shard, found=f"a destination of {target.nbytes} bytes", expected=f"{end - begin} bytes"
+            )
+        if target.nbytes:
+            self._fill(shard, f"bytes {begin} to {end}", target, begin)
+
+    def _fill(self, shard: str, what: str, target: memoryview, position: int) -> None:
+        descriptor = self._descriptor(shard)
         reason = ""
         try:
             while target.nbytes:
@@ -137,10 +155,10 @@ class Reader:
         except OSError as error:  # EINTR never arrives here: preadv repeats itself
             reason = error.strerror or str(error)
         if reason:
-            raise ReadError(f"{entry.shard}: {entry.name}", found=reason, expected="a readable file")
+            raise ReadError(f"{shard}: {what}", found=reason, expected="a readable file")
         if target.nbytes:
             raise TruncatedError(
-                f"{entry.shard}: {entry.name}",
+                f"{shard}: {what}",
                 found=f"the end of the file {target.nbytes:,} bytes early",
                 expected="the bytes its header promises",
                 action="download the shard again",
@@ -165,17 +183,17 @@ class Reader:
         return descriptor
 
 
-def staging_view(buffer: torch.Tensor, entry: TensorEntry, begin: int, end: int) -> torch.Tensor:
-    """The part of a byte buffer into which bytes `begin` to `end` of an entry are read fastest.
+def staging_view(buffer: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    """The part of a byte buffer into which bytes `begin` to `end` of a file are read fastest.
 
     Its address and the bytes' place in the file leave the same remainder by 64, because the kernel's copy is
     a third slower between places that do not. The buffer needs 63 bytes more than the range.
     """
-    shift = (entry.begin + begin - buffer.data_ptr()) % LINE
+    shift = (begin - buffer.data_ptr()) % LINE
     view = buffer[shift : shift + end - begin]
     if buffer.dtype != torch.uint8 or view.numel() != end - begin:
         raise RangeError(
-            entry.name,
+            f"bytes {begin} to {end}",
             found=f"a buffer of {buffer.numel()} {buffer.dtype}",
             expected=f"{end - begin + LINE - 1} bytes, uint8",
         )

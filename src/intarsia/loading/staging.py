@@ -73,7 +73,7 @@ class Staging:
         """Bytes of an entry from `begin` on, as many as the contiguous `target` has."""
         if self.ahead is not None and self.ahead.take(entry, begin, target.view(-1).view(torch.uint8)):
             return
-        if self.device.type != "cuda":
+        if target.device.type != "cuda":
             self.reader.read_into(entry, target, begin, begin + target.nbytes)
             return
         if not self._buffers:

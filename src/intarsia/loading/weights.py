@@ -11,20 +11,17 @@ import torch
 
 from intarsia import formats
 from intarsia.checkpoint import Checkpoint, open_checkpoint
-from intarsia.checkpoint.reader import torch_dtype
-from intarsia.core.errors import Violation
 from intarsia.core.progress import SILENT, Phase, Progress
 from intarsia.core.receipt import refuse_existing as refuse_receipt
 from intarsia.core.receipt import write as write_receipt
-from intarsia.formats import Stored, csf
-from intarsia.kernels.csf import Compressed, expand, expands_together
+from intarsia.formats import Stored
 from intarsia.loading.ahead import Span
 from intarsia.loading.arrange import arrange
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
+from intarsia.loading.compressed import CompressedScales
 from intarsia.loading.converter import Converter
-from intarsia.loading.errors import LoadError
-from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Region, Slot
+from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Slot
 from intarsia.loading.measure import Meter, Stopwatch
 from intarsia.loading.receipts import run_receipt, weight_hashes
 from intarsia.loading.shares import share_of
@@ -35,8 +32,6 @@ from intarsia.selection.resolve import resolve
 from intarsia.selection.source import source_of
 
 Weight = Stored | torch.Tensor
-TOGETHER = 64
-"""Matrices whose compressed scales a GPU expands in one launch: of GLM's experts, 17 MB are held for it."""
 
 
 def load_weights(
@@ -164,75 +159,34 @@ class Loader:
 
     def fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
         """Fills tensors of the weight's slots."""
-        compressed: list[Compressed] = []
-        faults: list[torch.Tensor] = []
-        codec = next((piece.codec for piece in arranged.pieces if piece.codec is not None), "")
-        for piece in arranged.pieces:
-            target = place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+        # Numbers that come one a source go to the device together.
+        stored = {piece.suffix for piece in arranged.pieces}
+        host = {
+            suffix: torch.empty(slot.shape, dtype=slot.dtype)
+            for suffix, slot in arranged.slots.items()
+            if slot.scalar and suffix in stored and self._staging.device.type == "cuda"
+        }
+        places = [
+            place_of((tensors | host)[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+            for piece in arranged.pieces
+        ]
+        pairs = list(zip(arranged.pieces, places, strict=True))
+        scales = CompressedScales(self._staging, [pair for pair in pairs if pair[0].codec is not None])
+        for piece, target in pairs:
             region = arranged.regions[piece.suffix] if arranged.regions else None
-            if piece.codec is None or region is not None or not self._together(piece, target):
-                self._fill(piece, target, region)
+            if piece.codec is not None:
+                scales.fill(piece, target, region)
             else:
-                compressed.append(Compressed(self._components(piece), target))
-                if len(compressed) == TOGETHER:
-                    faults += _expanded(compressed, codec)
+                self._staging.fill_region(piece.entries[0], target, region)
             self._phase.advance(sum(entry.nbytes for entry in piece.entries))
-        if compressed:
-            faults += _expanded(compressed, codec)
-        if faults and bool(torch.stack(faults).any()):
-            self._explain(arranged, tensors)
+        scales.finish()
+        for suffix, values in host.items():
+            tensors[suffix].copy_(values)
         if self._converter is not None and arranged.conversions:
             self._converter.convert(
                 (conversion.target, Place(_views(tensors, arranged, conversion), arranged.regions))
                 for conversion in arranged.conversions
             )
-
-    def _together(self, piece: Piece, target: torch.Tensor) -> bool:
-        rows, columns = target.shape
-        return expands_together(piece.codec or "", rows, columns, target.device)
-
-    def _fill(self, piece: Piece, target: torch.Tensor, region: Region | None) -> None:
-        if piece.codec is None:
-            self._staging.fill_region(piece.entries[0], target, region)
-            return
-        components = self._components(piece)
-        if region is not None:
-            rows, columns = region.ranges
-            components = csf.cut(components, (region.whole[0], region.whole[1]), rows, columns, piece.codec)
-        csf.decode_into(components, target, piece.codec)
-
-    def _components(self, piece: Piece) -> dict[str, torch.Tensor]:
-        components = {}
-        for entry in piece.entries:
-            part = torch.empty(entry.shape, dtype=torch_dtype(entry), device=self._staging.device)
-            self._staging.fill(entry, part)
-            components[entry.name.rpartition(".")[2]] = part
-        return components
-
-    def _explain(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
-        """Raises CsfError for compressed scales that broke a rule: reads them again, one by one."""
-        for piece in arranged.pieces:
-            if piece.codec is not None:
-                self._fill(
-                    piece,
-                    place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece),
-                    None,
-                )
-        raise LoadError(
-            arranged.module.name,
-            [
-                Violation(
-                    "csf", arranged.module.name, "scales that broke a rule, and do not now", "", "load again"
-                )
-            ],
-        )
-
-
-def _expanded(compressed: list[Compressed], codec: str) -> list[torch.Tensor]:
-    """Expands what has come together, and lets go of it."""
-    fault = expand(compressed, codec)
-    compressed.clear()
-    return [] if fault is None else [fault]
 
 
 def _views(

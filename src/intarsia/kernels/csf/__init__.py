@@ -1,47 +1,42 @@
 """Expanding the compressed scales of many matrices at once."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from intarsia.formats import csf
+from intarsia.formats.csf.slab import NVFP4_SLAB, SLAB
 from intarsia.kernels.choice import TRITON, Case, choose
 from intarsia.kernels.csf import launch
 
-__all__ = ["Compressed", "expand", "expands_together"]
-
-
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """One matrix: its components by suffix, and the contiguous bytes [rows, columns] they stand for."""
-
-    components: Mapping[str, Tensor]
-    out: Tensor
+__all__ = ["Batch", "expands_together"]
 
 
 def expands_together(codec: str, rows: int, columns: int, device: torch.device) -> bool:
-    """Whether `expand` takes many such matrices in one launch."""
+    """Whether a `Batch` takes such matrices; if not, `formats.csf` expands them one by one."""
     return choose(Case("csf_expand", (codec,), torch.uint8, device, (rows, columns))) == TRITON
 
 
-def expand(matrices: Sequence[Compressed], codec: str) -> Tensor | None:
-    """Writes the scale bytes of matrices of one shape, whose `out` are views of one tensor.
+class Batch:
+    """Components of matrices of one shape, side by side on the device, and where their scales go.
 
-    In one launch, the answer is a bool on the device: whether a component breaks a rule, and what was written
-    is to be thrown away. Otherwise it is None, and CsfError is raised at once, naming the component.
+    `outs` are contiguous bytes [rows, columns], views of one tensor; `words` says how many exceptions each
+    matrix has. Fill what `components` gives for every matrix, then `expand`.
     """
-    rows, columns = matrices[0].out.shape
-    if not expands_together(codec, rows, columns, matrices[0].out.device):
-        for matrix in matrices:
-            csf.decode_into(matrix.components, matrix.out, codec)
-        return None
-    fixed, words = csf.components(codec)
-    for matrix in matrices:
-        csf.require_shapes(matrix.components, rows, columns, codec)
-    return launch.launch(
-        [matrix.components[fixed] for matrix in matrices],
-        [matrix.components[words] for matrix in matrices],
-        [matrix.out for matrix in matrices],
-    )
+
+    def __init__(self, outs: Sequence[Tensor], words: Sequence[int]) -> None:
+        rows, columns = outs[0].shape
+        device = outs[0].device
+        slabs = (len(outs), rows // SLAB, SLAB * (1 + NVFP4_SLAB.code_bytes(columns)))
+        self._outs, self._words = outs, words
+        self._streams = torch.empty(slabs, dtype=torch.uint8, device=device)
+        self._exceptions = torch.empty(sum(words), dtype=torch.uint32, device=device)
+        self._parts = torch.split(self._exceptions, list(words))
+
+    def components(self, index: int) -> dict[str, Tensor]:
+        """The memory of one matrix's components, by suffix."""
+        return {NVFP4_SLAB.fixed: self._streams[index], NVFP4_SLAB.exceptions: self._parts[index]}
+
+    def expand(self) -> Tensor:
+        """Writes all scales; a bool on the device: whether a component breaks a rule of the codec."""
+        return launch.launch(self._streams, self._exceptions, self._words, self._outs)

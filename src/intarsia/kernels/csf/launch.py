@@ -1,6 +1,7 @@
 """The launch that expands slab-compressed scales."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -23,30 +24,26 @@ def refuse(case: Case) -> str:
 offer("csf_expand", refuse)
 
 
-def launch(fixed: Sequence[Tensor], words: Sequence[Tensor], outs: Sequence[Tensor]) -> Tensor:
+def launch(streams: Tensor, exceptions: Tensor, words: Sequence[int], outs: Sequence[Tensor]) -> Tensor:
     """Expands matrices of one shape into views of one tensor; a bool on the device: whether a rule is broken.
 
-    fixed: uint8 [slabs, 16 * (1 + columns / 2)] each · words: uint32 [m] each · outs: bytes [rows, columns].
+    streams uint8 [matrices, slabs, 16 * (1 + columns / 2)] · exceptions uint32, of all matrices in turn,
+    `words` of each · outs: bytes [rows, columns].
     """
     from intarsia.kernels.csf import triton_csf as kernels
 
     rows, columns = outs[0].shape
-    device = outs[0].device
-    streams = torch.cat([part.reshape(-1) for part in fixed])
-    exceptions = torch.cat([part.view(torch.int32) for part in words])
     first = min(outs, key=lambda out: int(out.storage_offset()))
-    numbers = [0]
-    for part in words:
-        numbers.append(numbers[-1] + part.numel())
-    numbers += [int(out.storage_offset() - first.storage_offset()) // 2 for out in outs]
-    table = torch.tensor(numbers, dtype=torch.int64, device=device)
-    fault = torch.zeros(1, dtype=torch.int32, device=device)
+    starts = [0, *accumulate(words)]
+    places = [int(out.storage_offset() - first.storage_offset()) // 2 for out in outs]
+    table = torch.tensor(starts + places, dtype=torch.int64).to(first.device, non_blocking=True)
+    fault = torch.zeros(1, dtype=torch.int32, device=first.device)
     with on_device_of(first):
         kernels.expand_slabs[(rows // SLAB, len(outs))](
             streams,
-            exceptions,
+            exceptions.view(torch.int32),
             table,
-            table[len(words) + 1 :],
+            table[len(starts) :],
             first.view(torch.uint8).view(torch.int16),
             fault,
             rows // SLAB,
