@@ -40,7 +40,8 @@ def weights() -> dict[str, Tensor]:
 
 def difference(name: str, weight: Tensor, amax: Tensor | float | None = None) -> str:
     """Which tensors of the two encoders differ."""
-    stored, fault = launch.launch(name, weight, amax)
+    fault = torch.zeros((), dtype=torch.bool)
+    stored = launch.launch(name, weight, amax, fault)
     expected = formats.get(name).encode(weight, amax=amax)
     wrong = ["fault"] if bool(fault) else []
     for suffix, tensor in expected.tensors.items():
@@ -56,6 +57,12 @@ def _raw(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor.view(torch.int32)
 
 
+def noted(name: str, weight: Tensor, amax: float | None = None) -> str:
+    fault = torch.zeros((), dtype=torch.bool)
+    launch.launch(name, weight, amax, fault)
+    return "" if bool(fault) else "not noted"
+
+
 def faults() -> dict[str, str]:
     """What must be noted: values that are not finite, and an amax that does not cover the weight."""
     found = {}
@@ -63,10 +70,9 @@ def faults() -> dict[str, str]:
         weight = torch.ones(4, 64)
         weight[2, 33] = bad
         for name in NAMES:
-            found[f"{name} {bad}"] = "" if bool(launch.launch(name, weight, None)[1]) else "not noted"
+            found[f"{name} {bad}"] = noted(name, weight)
     for amax in (0.5, torch.nan, torch.inf, -1.0):
-        noted = bool(launch.launch("NVFP4", torch.ones(4, 64), amax)[1])
-        found[f"amax {amax}"] = "" if noted else "not noted"
+        found[f"amax {amax}"] = noted("NVFP4", torch.ones(4, 64), amax)
     return found
 
 

@@ -46,7 +46,7 @@ def test_the_encoders_compile_without_spills(monkeypatch, dtype):
         launch, "ceil_log2_carry", lambda device: torch.empty(256, dtype=torch.int32, device="meta")
     )
     for name in NAMES:
-        launch.launch(name, weight, None)
+        launch.launch(name, weight, None, torch.empty((), dtype=torch.bool, device="meta"))
     for kernel in built:
         assert usage(kernel.built[0])["stack"] == 0
 

@@ -33,6 +33,11 @@ class Deferred:
             _FAULT.reset(self._token)
 
     @staticmethod
+    def noting() -> Tensor | None:
+        """The bool to set, for who notes faults on the device; None when checks are not deferred."""
+        return _FAULT.get()
+
+    @staticmethod
     def took(fault: Tensor) -> bool:
         """Notes the outcome of a check, a bool on the device; false when checks are not deferred."""
         deferred = _FAULT.get()

@@ -1,5 +1,6 @@
 """Encoding weights on a GPU in as few passes as their bytes ask for, with the bytes that `formats` gives."""
 
+import torch
 from torch import Tensor
 
 from intarsia import formats
@@ -18,8 +19,10 @@ def encode(name: str, weight: Tensor, *, amax: Tensor | float | None = None) -> 
     """
     case = Case("encode", (name,), weight.dtype, weight.device, tuple(weight.shape))
     if choose(case) == TRITON:
-        stored, fault = launch.launch(name, weight, amax)
-        if Deferred.took(fault) or not bool(fault):
+        noted = Deferred.noting()
+        fault = torch.zeros((), dtype=torch.bool, device=weight.device) if noted is None else noted
+        stored = launch.launch(name, weight, amax, fault)
+        if noted is not None or not bool(fault):
             return stored
         # The reference finds the element and says what is wrong with it.
     return formats.get(name).encode(weight, amax=amax)

@@ -9,7 +9,7 @@ from intarsia.formats.fp8_channel import AMAX_MIN
 from intarsia.formats.sources import DTYPES
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import interpreting, on_device_of
 
 _GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16, "FP8_PB_WO": 1}
 FORMATS = tuple(_GROUP)
@@ -33,27 +33,26 @@ def refuse(case: Case) -> str:
 offer("encode", refuse)
 
 
-def launch(name: str, weight: Tensor, amax: Tensor | float | None) -> tuple[Stored, Tensor]:
-    """The stored form, and a bool on the device: whether a value is not finite or beyond `amax`.
+def launch(name: str, weight: Tensor, amax: Tensor | float | None, fault: Tensor) -> Stored:
+    """The stored form. `fault`, a bool on the device, is set where a value is not finite or beyond `amax`.
 
     `amax` has the shape of the global scales, [*lead] or [*lead, parts], or is one number for all of them.
     """
     whole = weight.detach().contiguous()
     with on_device_of(whole):
         if name == "MXFP8":
-            return _mxfp8(whole)
+            return _mxfp8(whole, fault)
         if name == "FP8_PB_WO":
-            return _fp8_block(whole)
-        return _nvfp4(name, whole, amax)
+            return _fp8_block(whole, fault)
+        return _nvfp4(name, whole, amax, fault)
 
 
-def _mxfp8(whole: Tensor) -> tuple[Stored, Tensor]:
+def _mxfp8(whole: Tensor, fault: Tensor) -> Stored:
     from intarsia.kernels.encode import triton_encode as kernels
 
     *lead, columns = whole.shape
     elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
     exponents = torch.empty(*lead, columns // 32, dtype=torch.uint8, device=whole.device)
-    fault = torch.zeros(1, dtype=torch.int32, device=whole.device)
     groups = exponents.numel()
     each = _ELEMENTS // 32
     kernels.encode_mxfp8[(-(-groups // each),)](
@@ -61,40 +60,41 @@ def _mxfp8(whole: Tensor) -> tuple[Stored, Tensor]:
         ceil_log2_carry(whole.device),
         elements.view(torch.uint8),
         exponents,
-        fault,
+        fault.view(torch.uint8),
         groups,
         GROUPS=each,
+        NATIVE=not interpreting(),
         num_warps=_WARPS,
     )
     tensors = {"weight": elements, "weight_scale": exponents}
-    return Stored("MXFP8", tensors, tuple(whole.shape)), fault[0] > 0
+    return Stored("MXFP8", tensors, tuple(whole.shape))
 
 
-def _fp8_block(whole: Tensor) -> tuple[Stored, Tensor]:
+def _fp8_block(whole: Tensor, fault: Tensor) -> Stored:
     from intarsia.kernels.encode import triton_encode as kernels
 
     *lead, rows, columns = whole.shape
     bands, blocks = -(-rows // SIDE), -(-columns // SIDE)
     elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
     scales = torch.empty(*lead, bands, 1, blocks, 1, dtype=torch.float32, device=whole.device)
-    fault = torch.zeros(1, dtype=torch.int32, device=whole.device)
     grid = (blocks, bands, whole.shape[0] if lead else 1)
     kernels.encode_fp8_blocks[grid](
         whole,
         elements.view(torch.uint8),
         scales,
-        fault,
+        fault.view(torch.uint8),
         rows,
         columns,
         SMALLEST=AMAX_MIN,
         SIDE=SIDE,
+        NATIVE=not interpreting(),
         num_warps=_BLOCK_WARPS,
     )
     tensors = {"weight": elements, "weight_scale": scales}
-    return Stored("FP8_PB_WO", tensors, tuple(whole.shape)), fault[0] > 0
+    return Stored("FP8_PB_WO", tensors, tuple(whole.shape))
 
 
-def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None) -> tuple[Stored, Tensor]:
+def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor) -> Stored:
     from intarsia.kernels.encode import triton_encode as kernels
 
     *lead, rows, columns = whole.shape
@@ -106,10 +106,8 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None) -> tuple[Store
         given = torch.as_tensor(amax, dtype=torch.float32, device=device)
         shape = tuple(given.shape) if given.ndim else shape
         largest = given.expand(shape).reshape(-1).contiguous().view(torch.int32)
-        fault = torch.zeros(1, dtype=torch.int32, device=device)
     else:
-        numbers = torch.zeros(1 + max(1, whole[..., 0, 0].numel()), dtype=torch.int32, device=device)
-        fault, largest = numbers[:1], numbers[1:]
+        largest = torch.zeros(max(1, whole[..., 0, 0].numel()), dtype=torch.int32, device=device)
         size = whole.numel() // largest.numel()
         grid = (-(-size // _AMAX_ELEMENTS), largest.numel())
         kernels.largest_magnitude[grid](whole, largest, size, SIZE=_AMAX_ELEMENTS, num_warps=_AMAX_WARPS)
@@ -122,11 +120,11 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None) -> tuple[Store
         packed,
         scales.view(torch.uint8),
         scale_2,
-        fault,
+        fault.view(torch.uint8),
         groups,
         groups // largest.numel(),
         GROUPS=each,
         num_warps=_WARPS,
     )
     tensors = {"weight": packed, "weight_scale": scales, "weight_scale_2": scale_2}
-    return Stored(name, tensors, tuple(whole.shape)), fault[0] > 0
+    return Stored(name, tensors, tuple(whole.shape))

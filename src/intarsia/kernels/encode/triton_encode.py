@@ -31,6 +31,37 @@ def _e4m3_magnitude(values):
 
 
 @triton.jit
+def _e4m3(values, signs, NATIVE: tl.constexpr):
+    """The E4M3 bytes of float32 values up to 448 and a little more, ties to even.
+
+    `signs` has their signs, which a value that has become zero keeps. The conversion of the hardware is the
+    same function; Triton's interpreter has it not.
+    """
+    if NATIVE:
+        return values.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return (_e4m3_magnitude(tl.abs(values)) | ((_bits(signs) >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def _quotient(values, divisor, reciprocal):
+    """values / divisor, correctly rounded: a step of Newton's from the rounded reciprocal, where neither a
+    remainder nor a quotient that matters leaves the normal numbers (2^-100 <= divisor <= 2^100)."""
+    near = values * reciprocal
+    return tl.fma(tl.fma(-near, divisor, values), reciprocal, near)
+
+
+@triton.jit
+def _e2m1(values):
+    """The E2M1 codes (int32) of float32 values, nearest, ties to even; the sign is set only below zero."""
+    magnitude = tl.minimum(tl.abs(values), 6.0)
+    bits = _bits(magnitude)
+    # From 1 on a mantissa bit stays; below, the code is the number of halves.
+    normal = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252
+    halves = _bits(magnitude + 4194304.0) - 0x4A800000
+    return tl.where(magnitude < 1.0, halves, normal) | ((values < 0.0).to(tl.int32) << 3)
+
+
+@triton.jit
 def _e4m3_value(code):
     """The float32 value of an E4M3 magnitude byte (int32, below 0x7F)."""
     normal = ((code + (120 << 3)) << 20).to(tl.float32, bitcast=True)
@@ -38,7 +69,7 @@ def _e4m3_value(code):
 
 
 @triton.jit
-def encode_mxfp8(x, carry, elements, exponents, fault, groups, GROUPS: tl.constexpr):
+def encode_mxfp8(x, carry, elements, exponents, fault, groups, GROUPS: tl.constexpr, NATIVE: tl.constexpr):
     """32 columns a group: elements and exponent byte; `fault` is set where a group is not finite."""
     group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     place = group.to(tl.int64)[:, None] * 32 + tl.arange(0, 32)[None, :]
@@ -50,10 +81,8 @@ def encode_mxfp8(x, carry, elements, exponents, fault, groups, GROUPS: tl.conste
     quotient = _bits(tl.div_rn(largest.to(tl.float32, bitcast=True), 448.0))
     byte = (quotient + tl.load(carry + (quotient >> 23))) >> 23
     unscale = ((254 - byte) << 23).to(tl.float32, bitcast=True)
-    scaled = values * unscale[:, None]
-    sign = (_bits(values) >> 24) & 0x80
-    code = _e4m3_magnitude(tl.abs(scaled)) | sign
-    tl.store(elements + place, code.to(tl.uint8), mask=inside)
+    code = _e4m3(values * unscale[:, None], values, NATIVE)
+    tl.store(elements + place, code, mask=inside)
     tl.store(exponents + group, byte.to(tl.uint8), mask=group < groups)
 
 
@@ -93,20 +122,35 @@ def encode_nvfp4(x, largest, packed, scales, scale_2, fault, groups, groups_each
     step = _e4m3_value(byte) * shared
     # A product that underflows to zero decodes to zero whatever the codes are.
     step = tl.where(step == 0.0, float("inf"), step)
-    scaled = tl.div_rn(values, tl.broadcast_to(step[:, None], (GROUPS, 16)))
-    m = tl.abs(scaled)
-    code = (m > 0.25).to(tl.int32) + (m >= 0.75).to(tl.int32) + (m > 1.25).to(tl.int32)
-    code += (m >= 1.75).to(tl.int32) + (m > 2.5).to(tl.int32) + (m >= 3.5).to(tl.int32)
-    code += (m > 5.0).to(tl.int32)
-    code |= (scaled < 0.0).to(tl.int32) << 3
+    ordinary = tl.min(((step >= 2.0**-100) & (step <= 2.0**100)).to(tl.int32), axis=0) > 0
+    if ordinary:
+        scaled = _quotient(
+            values, step[:, None], tl.div_rn(tl.full(step.shape, 1.0, tl.float32), step)[:, None]
+        )
+    else:
+        scaled = tl.div_rn(values, tl.broadcast_to(step[:, None], (GROUPS, 16)))
+    code = _e2m1(scaled)
     even, odd = tl.split(tl.reshape(code, (GROUPS, 8, 2)))
     place = group.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
     tl.store(packed + place, (even | (odd << 4)).to(tl.uint8), mask=real[:, None])
 
 
 @triton.jit
-def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SMALLEST: tl.constexpr, SIDE: tl.constexpr):
-    """One block of 128 x 128 of one matrix a program: its scale, amax / 448, and its elements. `SMALLEST` is the least amax."""
+def encode_fp8_blocks(
+    x,
+    elements,
+    scales,
+    fault,
+    rows,
+    columns,
+    SMALLEST: tl.constexpr,
+    SIDE: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """One block of 128 x 128 of one matrix a program: its scale, amax / 448, and its elements.
+
+    `SMALLEST` is the least amax, of a block that is not all zeros.
+    """
     block, band, matrix = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, column = band * SIDE + tl.arange(0, SIDE), block * SIDE + tl.arange(0, SIDE)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
@@ -118,6 +162,6 @@ def encode_fp8_blocks(x, elements, scales, fault, rows, columns, SMALLEST: tl.co
     amax = largest.to(tl.float32, bitcast=True)
     scale = tl.div_rn(tl.where(amax == 0.0, 448.0, tl.maximum(amax, SMALLEST)), 448.0)
     tl.store(scales + (matrix * tl.num_programs(1) + band) * tl.num_programs(0) + block, scale)
-    code = _e4m3_magnitude(tl.minimum(tl.abs(tl.div_rn(values, scale + tl.zeros_like(values))), 448.0))
-    sign = (_bits(values) >> 24) & 0x80
-    tl.store(elements + place, (code | sign).to(tl.uint8), mask=inside)
+    scaled = tl.div_rn(values, scale + tl.zeros_like(values))
+    code = _e4m3(tl.minimum(tl.maximum(scaled, -448.0), 448.0), values, NATIVE)
+    tl.store(elements + place, code, mask=inside)
