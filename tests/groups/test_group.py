@@ -142,4 +142,4 @@ def test_a_rank_that_never_comes_is_named():
 
 
 def test_a_fact_that_only_one_rank_has_differs():
-    assert [item.found for item in differences([{"a": "1"}, {}])] == ["1 on rank 0, nothing on rank 1"]
+    assert [item.found for item in differences({0: {"a": "1"}, 1: {}})] == ["1 on rank 0, nothing on rank 1"]

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -32,31 +31,6 @@ def ranks_of(launcher):
         if parent == str(launcher.pid) and "--rank" in words:
             found[int(words[words.index("--rank") + 1])] = int(folder.name)
     return found
-
-
-def test_a_rank_that_dies_in_decode_is_named_and_nobody_stays():
-    launcher = start("generate", "demo", "Once", "--tp", "2", "--max-tokens", "2000", "--ignore-eos")
-    assert launcher.stdout.read(8)  # the first words of the reply: both ranks decode
-    ranks = ranks_of(launcher)
-    os.kill(ranks[1], signal.SIGKILL)
-    begin = time.monotonic()
-    _, told = launcher.communicate(timeout=30)
-    assert time.monotonic() - begin < 15
-    assert launcher.returncode == 1
-    assert "intarsia: rank 1 was ended by SIGKILL" in told
-    assert "rank 0: " in told
-    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
-
-
-def test_a_rank_that_stops_in_decode_is_named():
-    launcher = start(
-        "generate", "demo", "Once", "--tp", "2", "--max-tokens", "2000", "--ignore-eos", "--rank-timeout", "5"
-    )
-    assert launcher.stdout.read(8)
-    os.kill(ranks_of(launcher)[1], signal.SIGSTOP)
-    _, told = launcher.communicate(timeout=60)
-    assert launcher.returncode == 1
-    assert "rank 1 is silent for 5 s while another rank waits" in told
 
 
 @pytest.mark.gpu

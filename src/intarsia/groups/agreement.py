@@ -2,12 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
 from intarsia.core.errors import Violation
 from intarsia.groups.errors import LineError, RankMissingError, RanksDifferError, lost
+
+ENOUGH = timedelta(seconds=2)
+"""How long ranks that are about to refuse wait for the others' facts."""
 
 
 class Store(Protocol):
@@ -45,32 +48,39 @@ def compare(
 def _compared(
     store: Store, topic: str, rank: int, ranks: int, facts: Mapping[str, object], timeout: timedelta
 ) -> list[Violation]:
-    store.set(f"{topic}/{rank}", json.dumps({key: str(value) for key, value in facts.items()}))
-    missing = [other for other in range(ranks) if not _comes(store, f"{topic}/{other}", timeout)]
-    if missing:
+    own = {key: str(value) for key, value in facts.items()}
+    store.set(f"{topic}/{rank}", json.dumps(own))
+    told: dict[int, dict[str, str]] = {}
+    for other in range(ranks):
+        if _comes(store, f"{topic}/{other}", timeout):
+            told[other] = json.loads(store.get(f"{topic}/{other}"))
+            if told[other] != own:
+                # there is something to tell already: ranks of another count may never come
+                timeout = min(timeout, ENOUGH)
+    found = differences(told)
+    missing = [other for other in range(ranks) if other not in told]
+    if missing and not found:
         raise RankMissingError(
             "rank " + " and ".join(map(str, missing)),
             found=f"no word of its {topic} in {timeout.total_seconds():g} s",
             expected=f"{ranks} ranks",
             action="start the ranks that are missing, with the same --tp on each",
         )
-    told = [json.loads(store.get(f"{topic}/{other}")) for other in range(ranks)]
-    found = differences(told)
     # Nobody leaves before all have read: rank 0 holds the store.
     store.set(f"{topic}/read/{rank}", "1")
-    for other in range(ranks):
+    for other in told:
         _comes(store, f"{topic}/read/{other}", timeout)
     return found
 
 
-def differences(told: Sequence[Mapping[str, str]]) -> list[Violation]:
-    """Every fact on which the ranks do not agree."""
-    keys = {key: None for facts in told for key in facts}
+def differences(told: Mapping[int, Mapping[str, str]]) -> list[Violation]:
+    """Every fact on which the ranks do not agree; `told` holds those of each rank."""
+    keys = {key: None for facts in told.values() for key in facts}
     found = []
     for key in keys:
-        values = [facts.get(key, "nothing") for facts in told]
-        if len(set(values)) > 1:
-            each = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+        values = {rank: facts.get(key, "nothing") for rank, facts in told.items()}
+        if len(set(values.values())) > 1:
+            each = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
             found.append(Violation("ranks-differ", key, each, "the same on all ranks"))
     return found
 

@@ -34,6 +34,15 @@ LIFELINE_FD = "INTARSIA_RANKS_LIFELINE_FD"
 class Status(Protocol):
     """Hears what a rank is doing."""
 
+    @property
+    def watched(self) -> bool:
+        """True if another process reads it."""
+        ...
+
+    def read(self) -> "Reading":
+        """What was told so far."""
+        ...
+
     def enter(self) -> None:
         """An exchange begins: the others are waited for."""
         ...
@@ -52,6 +61,12 @@ class Status(Protocol):
 
 
 class _Silent:
+    watched = False
+
+    def read(self) -> "Reading":
+        """Nothing was heard."""
+        return Reading(0, 0, 0, "")
+
     def enter(self) -> None:
         """Nobody listens."""
 
@@ -75,6 +90,11 @@ class Tally:
         self.beyond = beyond
         self._entered = self._left = self._signs = 0
         self._words = ""
+
+    @property
+    def watched(self) -> bool:
+        """True if another process reads it."""
+        return self.beyond.watched
 
     def enter(self) -> None:
         """An exchange begins."""
@@ -127,6 +147,8 @@ class Reading:
 class SharedStatus:
     """A rank's own record in a file of records that is mapped by it and by whoever watches."""
 
+    watched = True
+
     def __init__(self, path: str | os.PathLike[str], rank: int) -> None:
         self._map = _mapped(path)
         self._at = rank * RECORD
@@ -156,6 +178,10 @@ class SharedStatus:
         self._counts[2] += 1
         self._write()
 
+    def read(self) -> "Reading":
+        """What was told so far."""
+        return _read(self._map, self._at)
+
     def beat(self) -> None:
         """Begin to beat, until the process ends."""
         threading.Thread(target=self._beat, name="intarsia-beat", daemon=True).start()
@@ -180,12 +206,15 @@ class StatusBoard:
 
     def read(self, rank: int) -> Reading:
         """The record of one rank."""
-        at = rank * RECORD
-        entered, left, signs, length = _COUNTS.unpack_from(self._map, at)
-        start = at + _COUNTS.size
-        words = bytes(self._map[start : start + min(length, _WORDS)]).decode(errors="replace")
-        (beats,) = _BEATS.unpack_from(self._map, at + RECORD - _BEATS.size)
-        return Reading(entered, left, signs, words, beats)
+        return _read(self._map, rank * RECORD)
+
+
+def _read(records: mmap.mmap, at: int) -> Reading:
+    entered, left, signs, length = _COUNTS.unpack_from(records, at)
+    start = at + _COUNTS.size
+    words = bytes(records[start : start + min(length, _WORDS)]).decode(errors="replace")
+    (beats,) = _BEATS.unpack_from(records, at + RECORD - _BEATS.size)
+    return Reading(entered, left, signs, words, beats)
 
 
 @contextmanager

@@ -8,10 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intarsia.groups.errors import RankLostError
+from intarsia.core.errors import IntarsiaError
+from intarsia.groups.agreement import Store
+from intarsia.groups.errors import LineError, RankLostError
 from intarsia.groups.exchanging import Parts, RankGroup
 from intarsia.groups.status import SILENT_STATUS, Status
 from intarsia.kernels.exchange import Exchange, refuse
+
+ANSWER = timedelta(seconds=1.5)
+"""How long a rank has to say that it, too, lost an exchange."""
 
 
 class TorchGroup(RankGroup):
@@ -62,6 +67,12 @@ class TorchGroup(RankGroup):
 
         return finish
 
+    def fail(self, problem: RuntimeError) -> IntarsiaError:
+        """The error of an exchange that failed; names the rank that says nothing any more."""
+        if self.failure is None and self.store is not None and not self._status.watched:
+            problem = ask_around(self.store, self.rank, self.ranks, self._status, problem)
+        return super().fail(problem)
+
     def check_equal(self, what: str, value: int) -> None:
         """As for all groups; also finds that a rank did not come to a sum over peer memory."""
         super().check_equal(what, value)
@@ -73,6 +84,29 @@ class TorchGroup(RankGroup):
                 action="look for the first message of another rank",
             )
             raise self.failure
+
+
+def ask_around(store: Store, rank: int, ranks: int, status: Status, problem: RuntimeError) -> RuntimeError:
+    """A failed exchange again, with the rank to blame for it: the only one that does not answer.
+
+    All ranks that noticed tell what they were doing, over the store that rank 0 holds.
+    """
+    words = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else "no reason given"
+    states, silent = {}, []
+    try:
+        store.set(f"lost/{rank}", status.read().doing)
+        for other in range(ranks):
+            try:
+                store.wait([f"lost/{other}"], ANSWER)
+                states[other] = store.get(f"lost/{other}").decode()
+            except RuntimeError:
+                silent.append(other)
+    except RuntimeError:  # the store is gone, and rank 0 with it
+        silent = [0] if rank else []
+    told = "; ".join(f"rank {other} {doing}" for other, doing in states.items())
+    if len(silent) != 1:
+        return LineError(words, None, told)
+    return LineError(f"no answer from it after an exchange failed: {words}", silent[0], told)
 
 
 def seconds(value: float) -> timedelta:
