@@ -1,4 +1,4 @@
-"""On a GPU steps have the same bits captured or eager, drafted or plain, resumed or fresh, alone or together."""
+"""On a GPU steps have the same bits captured or eager, drafted or plain, resumed or fresh, in any company."""
 
 from dataclasses import replace
 from functools import cache

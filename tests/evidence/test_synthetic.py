@@ -1,5 +1,7 @@
 """Synthetic checkpoints are whole, valid in every format, and usable."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -71,3 +73,22 @@ def form(weight):
         return weight.shape, weight.dtype
     tensors = {suffix: (tensor.shape, tensor.dtype) for suffix, tensor in weight.items()}
     return weight.format, weight.shape, weight.row_parts, tensors
+
+
+def test_progress_is_told_of_all_that_is_written(tmp_path):
+    told = []
+
+    class Told:
+        @contextmanager
+        def phase(self, name, total, unit="bytes"):
+            told.append([total, 0])
+            yield self
+
+        def advance(self, count):
+            told[-1][1] += count
+
+    for recipe in ("bf16", "spark"):
+        made = synthesize(tmp_path / recipe, small_geometry(), recipe=recipe, progress=Told())
+        total, written = told[-1]
+        assert written == sum(tensor.nbytes for tensor in made.tensors.values())
+        assert total == written if recipe == "bf16" else 0 < total - written < total / 50  # compressed scales

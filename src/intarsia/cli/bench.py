@@ -10,11 +10,14 @@ from intarsia.cli.bench_load import BenchConvert, BenchLoad
 from intarsia.cli.bench_memory import BenchMemory
 from intarsia.cli.bench_serve import BenchServe
 from intarsia.cli.bench_speed import BenchSpeed
+from intarsia.cli.bench_steps import BenchDecode, BenchPrefill
 
 Suite = (
     Annotated[BenchServe, tyro.conf.subcommand("serve", prefix_name=False)]
     | Annotated[BenchSpeed, tyro.conf.subcommand("speed", prefix_name=False)]
     | Annotated[BenchCompare, tyro.conf.subcommand("compare", prefix_name=False)]
+    | Annotated[BenchDecode, tyro.conf.subcommand("decode", prefix_name=False)]
+    | Annotated[BenchPrefill, tyro.conf.subcommand("prefill", prefix_name=False)]
     | Annotated[BenchMemory, tyro.conf.subcommand("memory", prefix_name=False)]
     | Annotated[BenchLoad, tyro.conf.subcommand("load", prefix_name=False)]
     | Annotated[BenchConvert, tyro.conf.subcommand("convert", prefix_name=False)]

@@ -29,6 +29,7 @@ from intarsia.cli.ranks import remember
 from intarsia.cli.receipt import ReceiptCommand
 from intarsia.cli.report import Report
 from intarsia.cli.serve import Serve
+from intarsia.cli.synth import Synth
 from intarsia.core.errors import IntarsiaError, UsageError
 
 FINE, FAILED, WRONG_USE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -59,6 +60,7 @@ COMMANDS: dict[str, type[Command]] = {
     "generate": Generate,
     "chat": Chat,
     "serve": Serve,
+    "synth": Synth,
     "bench": Bench,
     "quality": QualityCommand,
     "report": Report,

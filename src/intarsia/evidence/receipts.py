@@ -18,6 +18,7 @@ from intarsia.evidence.settings import kept, read_kept
 from intarsia.evidence.speed.compare import drafting
 from intarsia.evidence.speed.run import SpeedRun
 from intarsia.evidence.speed.settings import SpeedSettings
+from intarsia.evidence.speed.steps.run import StepsRun
 from intarsia.loading.receipts import now, source_identity
 
 DRAFT = "the draft layer takes no part in likelihoods; its weights are in the layer errors alone"
@@ -111,6 +112,16 @@ def loads_receipt(run: LoadsRun) -> Receipt:
     subjects = [form_identity(form, hash_files=False) for form in run.forms]
     made = document | {"subjects": subjects}
     return _made("loads", run.forms[-1], settings, made, run.settings.device, [*notes, ONE_RANK])
+
+
+def steps_receipt(run: StepsRun) -> Receipt:
+    """Timed steps or prompts of a checkpoint, or of a network with random weights."""
+    document = run.as_dict()
+    notes, settings = [*document.pop("not_run"), ONE_RANK], document.pop("settings")
+    if run.form is None:
+        return receipts.make(run.kind, now(), settings, results=document, not_run=notes)
+    results = document | {"subject": form_identity(run.form)}
+    return _made(run.kind, run.form, settings, results, str(run.settings.device), notes)
 
 
 def run_of(receipt: Receipt) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """Writing a synthetic checkpoint module by module."""
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from intarsia import formats
 from intarsia.checkpoint import Checkpoint, write_checkpoint
 from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, json_bytes
 from intarsia.core.progress import SILENT, Progress
-from intarsia.evidence.synthetic.chosen import choose_formats
+from intarsia.evidence.synthetic.chosen import Chosen, choose_formats
 from intarsia.evidence.synthetic.values import random_plain, random_stored
 from intarsia.families.glm5_next.inventory import TensorSpec
 from intarsia.formats import csf
@@ -40,7 +42,8 @@ def synthesize(
         nested, config["quantization_config"] = carriers(layers)
         extra["hf_quant_config.json"] = json_bytes(nested)
     generator = torch.Generator(device=device).manual_seed(seed)
-    with progress.phase("writing", 0) as phase:
+    total = sum(_bytes(name, chosen) for name in chosen.specs)
+    with progress.phase("writing", total) as phase:
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
             for name, spec in chosen.specs.items():
@@ -67,6 +70,15 @@ def _tensors(
                 yield f"{target.module}.{suffix}.{component}", part
         else:
             yield f"{target.module}.{suffix}", tensor
+
+
+def _bytes(name: str, chosen: Chosen) -> int:
+    """Bytes of a tensor's or a module's stored form; of compressed scales, before that."""
+    shape, target = chosen.specs[name].shape, chosen.targets.get(name.removesuffix(".weight"))
+    if target is None:
+        return math.prod(shape) * chosen.dtype(name).itemsize
+    layout = formats.get(target.format).layout(shape)
+    return sum(math.prod(part.shape) * part.dtype.itemsize for part in layout.values())
 
 
 def _shard_name(index: int, count: int) -> str:
