@@ -109,6 +109,7 @@ def load(
     """
     place = usable_device(device)
     arrangement = prepared(source, manifest)
+    status = own_status(group.rank)
     weights = load_weights(
         arrangement,
         device=place,
@@ -116,7 +117,8 @@ def load(
         receipt=receipt,
         rank=group.rank,
         ranks=group.ranks,
-        progress=WatchedProgress(progress, own_status(group.rank)),
+        progress=WatchedProgress(progress, status),
+        on_weight=lambda name: status.tell(f"reads {name}"),
     )
     group.barrier("all have loaded")
     return Glm5NextModel(

@@ -15,7 +15,7 @@ SILENCE = 2.0
 """--rank-timeout: a rank may be silent so long while another one waits."""
 SLACK = 8.0
 """Seconds beyond the stated time that a busy machine may take."""
-LOAD, PROMPT, DECODE = "reading weights", "step at token 0", r"step at token (?!0$)"
+LOAD, PROMPT, DECODE = "reads layers", "step at token 0", r"step at token (?!0$)"
 GENERATE = ("generate", "demo", "Once upon a time", "--max-tokens", "400", "--ignore-eos")
 
 
@@ -54,8 +54,8 @@ def left_behind(environment):
 @pytest.mark.parametrize(
     ("pattern", "count", "deed", "verdict", "doing"),
     [
-        (LOAD, 3, "kill", "rank 1 was ended by SIGKILL", "reading weights"),
-        (LOAD, 3, "raise", "rank 1 ended with exit code 1", "reading weights"),
+        (LOAD, 3, "kill", "rank 1 was ended by SIGKILL", "reads layers.0."),
+        (LOAD, 3, "raise", "rank 1 ended with exit code 1", "reads layers.0."),
         (PROMPT, 6, "kill", "rank 1 was ended by SIGKILL", "step at token 0"),
         (DECODE, 6, "kill", "rank 1 was ended by SIGKILL", "step at token"),
         (DECODE, 6, "hang", "rank 1 is silent for 2 s while another rank waits", "step at token"),

@@ -5,7 +5,7 @@ matrices of one expert that share a global scale.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -45,6 +45,7 @@ def load_weights(
     rank: int = 0,
     ranks: int = 1,
     progress: Progress = SILENT,
+    on_weight: Callable[[str], None] | None = None,
 ) -> dict[str, Weight]:
     """Run-time name -> weight of a checkpoint; what `manifest` names is encoded while it is read.
 
@@ -58,7 +59,8 @@ def load_weights(
     names a file for the hashes of all tensors, the seconds of each phase, and predicted and measured memory.
 
     With `ranks` above one only the share of `rank` is read and kept: the bytes of that part of the whole
-    (see `shares`). What is encoded on the way is encoded whole, band by band, and cut.
+    (see `shares`). What is encoded on the way is encoded whole, band by band, and cut. `on_weight` is told
+    the name of every weight before it is loaded.
 
     Raises what `arrange` and `share_of` raise and SelectionError before a weight is read; BudgetError;
     ConvertError for a weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
@@ -80,6 +82,8 @@ def load_weights(
         loader = Loader(plan, staging, phase, budget)
         loader.read_ahead()
         for arranged in plan.weights:
+            if on_weight is not None:
+                on_weight(arranged.module.name)
             weights[arranged.module.name] = loader.load(arranged)
     weights = calibrated(weights, layer_max_input_scale)
     if receipt is not None and meter is not None:
