@@ -10,9 +10,12 @@ from intarsia.core.config import CacheType, DataType
 from intarsia.core.progress import SILENT, Progress
 from intarsia.core.receipt import Memory
 from intarsia.engine.devices import usable_device
+from intarsia.engine.graphs.capture import Captures
+from intarsia.engine.graphs.main_step import MainOutput, MainSteps
 from intarsia.evidence.forms import Form
 from intarsia.evidence.quality.capture import run_window
 from intarsia.formats import Stored
+from intarsia.kernels.rows import Piece
 from intarsia.loading.layout import Arrangement
 from intarsia.loading.measure import Meter
 from intarsia.loading.receipts import predicted as predicted_memory
@@ -114,7 +117,7 @@ def measure_memory(
         Owner("service", "caches that grow with the context", caches.paged, paged),
         Owner("service", "caches of fixed size", caches.fixed, fixed),
         Owner("service", "scratch for compressed scales", rank.scratch, 0),
-        Owner("service", "captured graphs", 0, 0),
+        _graphs(model, state),
         *_activations(model, min(context, PROMPT_ROWS)),
         Owner("load peak", "weights", rank.weights, sum(weight.nbytes for weight in weights.values())),
         Owner("load peak", "conversion", rank.working, load.working),
@@ -122,8 +125,7 @@ def measure_memory(
         Owner("load peak", f"all of it, as the {load.memory.by} grew", rank.peak, load.memory.peak),
     ]
     notes = [
-        "captured graphs: none are made",
-        "activations are in no plan; they are counted on a GPU, where the allocator counts them",
+        "activations and captured graphs are in no plan; a GPU's allocator counts them",
     ]
     if not load.trusted:
         notes.append("the resident high-water mark could not be set back: the peak may be an earlier one")
@@ -175,6 +177,24 @@ def _activations(model: Glm5NextModel, rows: int) -> Iterator[Owner]:
     meter = Meter(model.device)
     run_window(model, [0] * rows)
     yield Owner("service", f"activations of {rows:,} prompt rows", None, max(0, meter.read(0).peak - caches))
+
+
+def _graphs(model: Glm5NextModel, state: State) -> Owner:
+    """What capturing the step of one row for each stream takes, if steps are captured at all."""
+    captures: Captures[MainOutput] = Captures.on(model.device)
+    streams = range(state.settings.streams)
+    if captures.bucket(len(streams)) is None:
+        return Owner("service", "captured graphs", 0, 0)
+    steps = MainSteps(model, state, captures)
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved(model.device)
+    output = steps.run([Piece(stream, 0, [0], recurrent=True) for stream in streams])
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved(model.device) - before
+    rows = output.hidden.shape[0] if output is not None else 0
+    return Owner("service", f"captured graphs, a step of {rows} rows", None, max(0, held))
 
 
 def _weight_owners(table: Table, weights: Mapping[str, Weight]) -> Iterator[Owner]:
