@@ -19,12 +19,12 @@ COLUMNS = HEADS * WIDTH
 
 @pytest.fixture
 def usages(monkeypatch):
-    """Runs a launch with compilers in the places of a module's kernels; what each kernel would use."""
+    """Runs a launch with compilers in the places of kernels; what each kernel would use."""
     from tests.kernels.ahead_of_time import Compiled, usage
 
-    def run(module, names, launch):
-        stand_ins = [Compiled(getattr(module, name)) for name in names]
-        for name, stand_in in zip(names, stand_ins, strict=True):
+    def run(launch, *kernels):
+        stand_ins = [Compiled(getattr(module, name)) for module, name in kernels]
+        for (module, name), stand_in in zip(kernels, stand_ins, strict=True):
             monkeypatch.setattr(module, name, stand_in)
         launch()
         return [usage(one) for stand_in in stand_ins for one in stand_in.built]
@@ -68,9 +68,7 @@ def test_the_recurrent_step_compiles_without_spills(usages, name):
     module = {"gluon": gluon_step, "triton": triton_step}[name]
     overlap = name == "gluon"
     (used,) = usages(
-        module,
-        ["recurrent_rows"],
-        lambda: recurrent.launch(name, *arguments(16, 8, 8), overlap=overlap),
+        lambda: recurrent.launch(name, *arguments(16, 8, 8), overlap=overlap), (module, "recurrent_rows")
     )
     assert used["stack"] == 0
     if name == "gluon":
@@ -81,9 +79,12 @@ def test_the_recurrent_step_compiles_without_spills(usages, name):
 def test_the_prompt_form_compiles_to_tensor_core_code(usages):
     from intarsia.kernels.kda import triton_carry, triton_chunk
 
-    given = arguments(128, 1, 0)
-    chunk = usages(triton_chunk, ["chunk_terms"], lambda: prompt.launch(*given))[0]
-    carry, read = usages(triton_carry, ["carry_state", "read_chunks"], lambda: prompt.launch(*given))
+    chunk, carry, read = usages(
+        lambda: prompt.launch(*arguments(128, 1, 0)),
+        (triton_chunk, "chunk_terms"),
+        (triton_carry, "carry_state"),
+        (triton_carry, "read_chunks"),
+    )
     for used in (chunk, carry, read):
         assert used["HGMMA"] > 0
         assert used["shared"] < 227 << 10
@@ -99,14 +100,14 @@ def test_sites_compile_without_spills(usages):
     pending = hyper.Pending(numbers(rows, width), mix)
     streams = numbers(rows, 4, width, dtype=torch.bfloat16)
     rule = hyper.Rule(norm_eps=1e-5, eps=1e-6, iterations=20)
-    names = ["update_and_measure", "collect_rows", "finish_rows"]
+    names = ("update_and_measure", "collect_rows", "finish_rows")
 
     def launch():
         sites.site(streams[:, :1].expand(-1, 4, -1), None, site, rule)
         sites.site(streams, pending, site, rule)
         sites.finish(streams, pending, site.norm, 1e-5)
 
-    used = usages(triton_site, names, launch)
+    used = usages(launch, *[(triton_site, name) for name in names])
     assert len(used) == 5
     assert all(one["stack"] == 0 for one in used)
     assert all(one["HMMA"] == 32 for one in used[:2])

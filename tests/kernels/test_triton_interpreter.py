@@ -12,7 +12,6 @@ import torch
 from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels.router import Routing
-from intarsia.kernels.rows import Rows
 from tests.kernels.interpreted import cases
 
 if importlib.util.find_spec("triton") is None:
