@@ -1,5 +1,6 @@
 """Compiling grammars within limits, and keeping the compiled ones in a bounded cache."""
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from intarsia.server.errors import InvalidRequestError
 from intarsia.server.grammar.matcher import MatcherGrammar
 from intarsia.server.grammar.sources import BLANKS, Notation, Source
 
+# A line of our own grammar, which means nothing to the client.
+_QUOTED = re.compile(r"\s*\d+ \|")
 MOST_CACHED = 64
 LARGEST_CACHE = 4 << 20
 LIMITS = LLParserLimits(
@@ -40,6 +43,7 @@ class GrammarCompiler:
     ) -> None:
         """`tokenizer_json`: the content of tokenizer.json; `ends`: the ids that end a reply."""
         self.tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(ends))
+        self._marks = [token for token in range(vocab_size) if self.tokenizer.is_special_token(token)]
         self.hits = 0
         self.misses = 0
         self._ends = frozenset(ends)
@@ -64,7 +68,9 @@ class GrammarCompiler:
             compiled = self._build(source)
             self._keep(source.key, compiled)
         return tuple(
-            MatcherGrammar(compiled.deep_copy(), self._ends, self._vocab_size, *source.key)
+            MatcherGrammar(
+                compiled.deep_copy(), self.tokenizer, self._marks, self._ends, self._vocab_size, *source.key
+            )
             for _ in range(count)
         )
 
@@ -115,7 +121,8 @@ class GrammarCompiler:
             problem = str(error)
         if not problem:
             return matcher
-        first = " ".join(problem.split("\n<")[0].split())[:300]
+        lines = [line for line in problem.split("\n<")[0].splitlines() if not _QUOTED.match(line)]
+        first = " ".join(" ".join(lines).split())[:300]
         raise InvalidRequestError(
             f"The grammar cannot be used: {first}", field=source.field, code="invalid_grammar"
         )

@@ -1,6 +1,9 @@
 """One reply's grammar, as the engine asks for it before every token."""
 
-from llguidance import LLMatcher
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
 from torch import Tensor
 
 from intarsia.core.errors import IntarsiaError
@@ -17,11 +20,22 @@ class MatcherGrammar:
     """
 
     def __init__(
-        self, matcher: LLMatcher, ends: frozenset[int], vocab_size: int, notation: str = "", text: str = ""
+        self,
+        matcher: LLMatcher,
+        tokenizer: LLTokenizer,
+        marks: Sequence[int],
+        ends: frozenset[int],
+        vocab_size: int,
+        notation: str = "",
+        text: str = "",
     ) -> None:
-        """`notation` and `text` are those it was compiled from, by which another rank makes its own."""
+        """`marks` are tokens that stand for themselves and no text, `ends` those of them that end a reply;
+        `notation` and `text` are those it was compiled from, by which another rank makes its own.
+        """
         self.notation, self.text = notation, text
         self._matcher = matcher
+        self._tokenizer = tokenizer
+        self._marks = marks
         self._ends = ends
         self._bytes = -(-vocab_size // 32) * 4
         self._ended = 0
@@ -39,6 +53,23 @@ class MatcherGrammar:
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), self._bytes)
         if self._matcher.is_error():
             raise GrammarError("grammar", found=self._matcher.get_error()[:200], action="use a simpler one")
+        self._spell_marks(words)
+
+    def _spell_marks(self, words: Tensor) -> None:
+        """Where the grammar asks for the text of a mark, the library proposes the mark and then refuses it.
+
+        The text's first byte takes its place: tokenizing all of the text would give the mark again.
+        """
+        bits = words.numpy().view(np.uint8)
+        proposed = [
+            mark for mark in self._marks if bits[mark // 8] >> mark % 8 & 1 and mark not in self._ends
+        ]
+        wrong = [mark for mark in proposed if self._matcher.validate_tokens([mark]) == 0]
+        for mark in wrong:
+            bits[mark // 8] &= ~(1 << mark % 8) & 0xFF
+        if wrong and not bits.any():
+            first = self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()[:1])[0]
+            bits[first // 8] |= 1 << first % 8
 
     def accept(self, token: int) -> bool:
         """Take one token; False, with nothing changed, if it may not follow."""

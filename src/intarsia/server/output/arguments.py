@@ -57,7 +57,7 @@ def allowed_types(schema: object, root: Mapping[str, Any], depth: int = 0) -> fr
     if "const" in schema:
         types &= {_type_of(schema["const"])}
     if isinstance(reference := schema.get("$ref"), str):
-        types &= allowed_types(_resolve(reference, root), root, depth + 1)
+        types &= allowed_types(resolve(reference, root), root, depth + 1)
     for word in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(word), list) and options:
             types &= frozenset().union(*(allowed_types(option, root, depth + 1) for option in options))
@@ -84,7 +84,7 @@ def _type_of(value: object) -> str:
     return next((name for kind, name in names if isinstance(value, kind)), "object")
 
 
-def _resolve(reference: str, root: Mapping[str, Any]) -> object:
+def resolve(reference: str, root: Mapping[str, Any]) -> object:
     """What a local reference such as `#/$defs/place` points to; None if it points nowhere."""
     if not reference.startswith("#/"):
         return None
