@@ -36,6 +36,8 @@ class RankGroup(ABC):
         self._status = status
         self._failing = threading.Lock()
         self._when_lost: list[Callable[[], None]] = []
+        self.piece_rows: int | None = None
+        """Rows of a piece where sums are cut (see `cut`); None where that does not pay."""
         self.failure: IntarsiaError | None = None
         """Why no further exchange is possible."""
 
@@ -53,6 +55,11 @@ class RankGroup(ABC):
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' float32 partial sums added one after another, rank 0 first."""
         return self.begin_sum(partial)()
+
+    def cut(self, rows: int) -> list[slice]:
+        """The pieces of rows whose sums are best begun one by one. Their bits are those of the whole."""
+        size = self.piece_rows if self.piece_rows is not None and rows >= 2 * self.piece_rows else rows
+        return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
     def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
         """Begin such a sum; the call of the result waits for it."""

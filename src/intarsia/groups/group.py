@@ -17,6 +17,10 @@ class Group(Protocol):
         """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each."""
         ...
 
+    def cut(self, rows: int) -> list[slice]:
+        """The pieces of rows whose sums are best begun one by one, each beside the next one's computing."""
+        ...
+
     def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
         """Begin such a sum; the call of the result waits for it. What is computed in between overlaps."""
         ...
@@ -47,6 +51,10 @@ class SingleRank:
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The sum itself."""
         return partial
+
+    def cut(self, rows: int) -> list[slice]:
+        """All rows together."""
+        return [slice(0, rows)]
 
     def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
         """The sum itself."""

@@ -1,7 +1,7 @@
 """The rows of one step, as every operation of the network takes them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +48,19 @@ class Rows:
         """How many rows belong to a stream, as a host value."""
         look("how many rows are real")
         return int(self.starts[-1])
+
+    def part(self, where: slice) -> "Rows":
+        """Some of the rows, for operations that look at each row by itself: they belong to no segment."""
+        size = where.stop - where.start
+        real = (self.starts[-1:] - where.start).clamp(0, size)
+        return replace(
+            self,
+            tokens=self.tokens[where],
+            positions=self.positions[where],
+            streams=self.streams[where],
+            starts=real,
+            recurrent_segments=0,
+        )
 
     def segments(self) -> "list[Segment]":
         """The segments that have rows as host values, for the CPU reference."""

@@ -5,6 +5,7 @@ X is the residual state [R, N, D] of N streams. A site's weights are `fn` [N*(N+
 `scale` [3], in the order pre, post, mix.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,19 @@ class HyperMix:
     pre: Tensor
     post: Tensor
     mixing: Tensor
+
+    def part(self, rows: slice) -> "HyperMix":
+        """The coefficients of some of the rows."""
+        return HyperMix(self.pre[rows], self.post[rows], self.mixing[rows])
+
+    @staticmethod
+    def joined(parts: Sequence["HyperMix"]) -> "HyperMix":
+        """The coefficients of rows that were formed in parts."""
+        return HyperMix(
+            torch.cat([part.pre for part in parts]),
+            torch.cat([part.post for part in parts]),
+            torch.cat([part.mixing for part in parts]),
+        )
 
 
 def mix(

@@ -23,6 +23,7 @@ from intarsia.models.glm5_next.weights import (
     BlockWeights,
     HyperWeights,
     KdaWeights,
+    LayerWeights,
     network_weights,
     prepare_experts,
 )
@@ -89,10 +90,7 @@ class Glm5NextModel:
             if watch is not None and index:
                 watch(index - 1, streams)
             y = self._attention(index, block, x, state, rows)
-            pending = hyper.Pending(self.group.sum_in_rank_order(y), mix)
-            streams, x, mix = self._site(streams, pending, layer.mlp_mix, block.mlp_norm)
-            y = feed_forward(x, block.mlp, self.config, rows)
-            pending = hyper.Pending(self.group.sum_in_rank_order(y), mix)
+            streams, pending = self._second_half(layer, streams, y, mix, rows)
         if pending is None:
             raise StateError("layers", found="none", expected="at least one")
         streams, hidden = hyper.finish(streams, pending, self.weights.norm, self.config.rms_norm_eps)
@@ -173,6 +171,40 @@ class Glm5NextModel:
             iterations=self.config.hc_sinkhorn_iters,
         )
         return hyper.site(streams, pending, hyper.Site(mix.fn, mix.base, mix.scale, norm), rule)
+
+    def _second_half(
+        self, layer: LayerWeights, streams: Tensor, partial: Tensor, mix: hyper.HyperMix, rows: Rows
+    ) -> tuple[Tensor, hyper.Pending]:
+        """From attention's partial sums to what the feed-forward half leaves pending."""
+        parts = self.group.cut(len(partial))
+        if len(parts) > 1:
+            return self._second_half_in_parts(layer, streams, partial, mix, rows, parts)
+        pending = hyper.Pending(self.group.sum_in_rank_order(partial), mix)
+        streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
+        y = feed_forward(x, layer.block.mlp, self.config, rows)
+        return streams, hyper.Pending(self.group.sum_in_rank_order(y), mix)
+
+    def _second_half_in_parts(
+        self,
+        layer: LayerWeights,
+        streams: Tensor,
+        partial: Tensor,
+        mix: hyper.HyperMix,
+        rows: Rows,
+        parts: Sequence[slice],
+    ) -> tuple[Tensor, hyper.Pending]:
+        """The same bits: rows are independent here, so the sums of some travel while others are computed."""
+        sums = [self.group.begin_sum(partial[part]) for part in parts]
+        states, waiting, mixes = [], [], []
+        for part, attended in zip(parts, sums, strict=True):
+            pending = hyper.Pending(attended(), mix.part(part))
+            state, x, own = self._site(streams[part], pending, layer.mlp_mix, layer.block.mlp_norm)
+            y = feed_forward(x, layer.block.mlp, self.config, rows.part(part))
+            waiting.append(self.group.begin_sum(y))
+            states.append(state)
+            mixes.append(own)
+        y = torch.cat([wait() for wait in waiting])
+        return torch.cat(states), hyper.Pending(y, hyper.HyperMix.joined(mixes))
 
     def _attention(self, index: int, block: BlockWeights, x: Tensor, state: State, rows: Rows) -> Tensor:
         cache_index = self._cache_index[index]
