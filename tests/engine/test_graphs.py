@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from intarsia.core.config import GenerationSettings, SamplingSettings
+from intarsia.engine.drafting import FixedDepth, MtpDrafter
 from intarsia.engine.engine import Engine
 from intarsia.engine.generate import Generation
 from intarsia.engine.graphs.capture import Captures
@@ -105,15 +106,22 @@ def test_bits_of_the_real_network_do_not_depend_on_capturing(sampling):
         assert [event.logprobs for event in captured.tokens] == [event.logprobs for event in eager.tokens]
 
 
-def test_a_lone_stream_verifies_captured_rows():
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_a_lone_stream_verifies_captured_rows_and_guesses_in_captured_passes(drafts):
     settings = GenerationSettings(temperature=0.9, seed=5, max_tokens=12)
-    replies = []
+    results = []
     for recorder in (None, OverwritingRecorder()):
-        runner = ModelRunner(model(), window=384, max_drafts=2, page=64, recorder=recorder)
-        with torch.inference_mode():
-            replies.append(Generation(runner, prompt(3, 70), settings).result.tokens)
-    assert replies[0] == replies[1]
-    assert recorder.replays == 11
+        runner = ModelRunner(model(), window=384, max_drafts=drafts, page=64, recorder=recorder)
+        results.append(
+            Generation(
+                runner, prompt(3, 70), settings, drafter=MtpDrafter(runner), depth=FixedDepth(drafts)
+            ).result
+        )
+    eager, captured = results
+    assert captured.tokens == eager.tokens
+    assert captured.drafted == eager.drafted
+    assert captured.accepted == eager.accepted
+    assert recorder.replays == captured.steps + sum(captured.drafted)
 
 
 class LookingAway(OverwritingRecorder):

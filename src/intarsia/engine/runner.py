@@ -12,6 +12,7 @@ from intarsia.core.rows import pad_rows
 from intarsia.engine.errors import StepOrderError, WindowError
 from intarsia.engine.graphs.capture import Captures, Recorder
 from intarsia.engine.graphs.main_step import MainOutput, MainSteps
+from intarsia.engine.graphs.mtp_step import MtpOutput, MtpSteps
 from intarsia.engine.pages import PagePool
 from intarsia.engine.sampling import draw
 from intarsia.engine.sampling.shards import draw_shards
@@ -53,6 +54,9 @@ class ModelRunner:
         self.state = model.new_state(settings)
         self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.ranks, eager, recorder)
         self._captured = MainSteps(model, self.state, self.captures)
+        self._captured_mtp = MtpSteps(
+            model, self.state, Captures.on(model.device, model.group.ranks, eager, recorder)
+        )
         self._pool = PagePool(self.state.tables.pages, pages, page)
         self._length = 0
         self._verified: Tensor | None = None
@@ -177,20 +181,24 @@ class ModelRunner:
         first = self._length - hidden.shape[0]
         following = [*self._following, pending]
         self._unabsorbed, self._following = [], []
-        state, selected = self._mtp(following, first, hidden)
+        output = self._pass(following, first, hidden)
         last = hidden.shape[0] - 1
         drafts: list[int] = []
         while True:
             position = self._length + 1 + len(drafts)
-            drafts.append(pick(self.model.head_shard(state)[last], position))
+            drafts.append(pick(output.logits[last], position))
             if len(drafts) == count or position >= self.window:
                 return drafts
-            state, selected = self._chain(drafts[-1], position - 1, state[last], selected[last])
+            output = self._chain(drafts[-1], position - 1, output, last)
             last = 0
 
     @torch.inference_mode()
     def _replay(self, tokens: Sequence[int]) -> MainOutput | None:
         return self._captured.run([Piece(STREAM, self._length, tokens, True)])
+
+    @torch.inference_mode()
+    def _replay_mtp(self, piece: Piece, hidden: Tensor, selected: Tensor | None) -> MtpOutput | None:
+        return self._captured_mtp.run([piece], hidden, selected)
 
     def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
         group = self.model.group
@@ -216,13 +224,23 @@ class ModelRunner:
         rows = self._rows(following, position, recurrent=False)
         return self.model.mtp_hidden(rows, pad_rows(hidden), self.state, selected)
 
-    def _chain(self, token: int, position: int, hidden: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+    def _pass(
+        self, following: list[int], position: int, hidden: Tensor, selected: Tensor | None = None
+    ) -> MtpOutput:
+        """A pass of the MTP layer with logits over hidden rows [n, D], captured where it can be."""
+        output = self._replay_mtp(Piece(STREAM, position, following, True), hidden, selected)
+        if output is not None:
+            return output
+        shared = None if selected is None else pad_rows(selected, -1)
+        state, selected = self._mtp(following, position, hidden, shared)
+        return MtpOutput(state, selected, self.model.head_shard(state))
+
+    def _chain(self, token: int, position: int, before: MtpOutput, row: int) -> MtpOutput:
         """A further draft row. With a shared index it attends to what the last true row selected."""
         self._pool.ensure(STREAM, position + 1)
-        shared = (
-            pad_rows(selected.unsqueeze(0), -1) if self.model.config.index_share_for_mtp_iteration else None
-        )
-        return self._mtp([token], position, hidden.unsqueeze(0), shared)
+        shares = self.model.config.index_share_for_mtp_iteration
+        shared = before.selected[row : row + 1] if shares else None
+        return self._pass([token], position, before.hidden[row : row + 1], shared)
 
     def _check_window(self, tokens: int) -> None:
         if tokens > self.window:
