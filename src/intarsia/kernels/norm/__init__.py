@@ -4,8 +4,9 @@ from torch import Tensor
 
 from intarsia.kernels.choice import TRITON, Case, choose
 from intarsia.kernels.norm import launch, reference
+from intarsia.kernels.norm.residual import add_norm
 
-__all__ = ["layer_norm", "rms_norm"]
+__all__ = ["add_norm", "layer_norm", "rms_norm"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

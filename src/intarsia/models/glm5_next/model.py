@@ -10,9 +10,9 @@ from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import SplitRule, shares, split_rule
 from intarsia.groups.group import SINGLE, Group
 from intarsia.kernels import hyper_connection as hyper
-from intarsia.kernels.embedding import embed
+from intarsia.kernels.embedding import embed, join_norms
 from intarsia.kernels.linear import linear
-from intarsia.kernels.norm import rms_norm
+from intarsia.kernels.norm import add_norm, rms_norm
 from intarsia.kernels.rows import Piece, Rows
 from intarsia.kernels.weights import Weight
 from intarsia.models.errors import StateError
@@ -122,9 +122,8 @@ class Glm5NextModel:
             raise StateError(
                 "mtp", found="a checkpoint without an MTP layer", action="run without MTP drafts"
             )
-        embedded = embed(rows.tokens, self.weights.embedding, self.dtype)
-        embedded = embedded.masked_fill((rows.positions == 0).unsqueeze(1), 0)
-        joined = torch.cat([rms_norm(embedded, w.enorm, eps), rms_norm(hidden, w.hnorm, eps)], -1)
+        norms = (w.enorm, w.hnorm)
+        joined = join_norms(rows.tokens, rows.positions, self.weights.embedding, hidden, norms, eps)
         x = linear(joined, w.eh_proj)
         cache = state.mla(len(self.config.mla_layers))
         attention = w.block.attention
@@ -133,10 +132,9 @@ class Glm5NextModel:
         y, selected = mla(
             rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected
         )
-        x = (x.float() + self.group.sum_in_rank_order(y)).to(self.dtype)
-        y = feed_forward(rms_norm(x, w.block.mlp_norm, eps), w.block.mlp, self.config, rows)
-        x = (x.float() + self.group.sum_in_rank_order(y)).to(self.dtype)
-        return rms_norm(x, w.norm, eps), selected
+        x, normed = add_norm(x, self.group.sum_in_rank_order(y), w.block.mlp_norm, eps)
+        y = feed_forward(normed, w.block.mlp, self.config, rows)
+        return add_norm(x, self.group.sum_in_rank_order(y), w.norm, eps)[1], selected
 
     def logits(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """Logits float32 [T, V] of every position of one sequence, run as a prompt without any kept state."""
