@@ -25,10 +25,11 @@ STEP_COLUMNS = (
     "floor, ms",
     "floor's share",
     "tokens/s",
+    "experts a layer",
     "kernels a layer",
     "boundaries, ms",
     "GPU busy",
-    "caches, planned and peak",
+    "memory, planned and peak",
 )
 DRAFT_COLUMNS = (
     "streams",
@@ -117,6 +118,7 @@ def _show_decode(run: "StepsRun") -> None:
             f"{one.floor_seconds * 1e3:.3f}",
             f"{one.ratio:.1%}",
             f"{one.streams / one.seconds:.1f}",
+            f"{one.experts:.1f}",
             f"{one.kernels_a_layer:.1f}",
             f"{one.boundary_seconds * 1e3:.3f}",
             f"{one.busy_seconds / one.seconds:.1%}",

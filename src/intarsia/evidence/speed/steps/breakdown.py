@@ -88,6 +88,25 @@ def marked_operations() -> Iterator[Marks]:
             setattr(module, name, operation)
 
 
+@contextmanager
+def watched_routing() -> Iterator[list[int]]:
+    """Inside the block the numbers of different experts that rows are sent to are noted, layer by layer."""
+    met: list[int] = []
+    module: Any = feed_forward
+    route = module.route
+
+    def noting(*args: Any, **options: Any) -> Any:
+        routing = route(*args, **options)
+        met.append(len(set(routing.experts.flatten().tolist()) - {-1}))
+        return routing
+
+    module.route = noting
+    try:
+        yield met
+    finally:
+        module.route = route
+
+
 def timeline(run: Callable[[], object]) -> Timeline:
     """The device's record of one run."""
     torch.cuda.synchronize()

@@ -15,9 +15,16 @@ from intarsia.engine.graphs.chain_step import ChainSteps, Guessing
 from intarsia.engine.graphs.main_step import Draws, MainOutput, MainSteps
 from intarsia.engine.graphs.read import read
 from intarsia.evidence.machine import synchronize
-from intarsia.evidence.speed.steps.breakdown import Share, Timeline, marked_operations, shares, timeline
+from intarsia.evidence.speed.steps.breakdown import (
+    Share,
+    Timeline,
+    marked_operations,
+    shares,
+    timeline,
+    watched_routing,
+)
 from intarsia.evidence.speed.steps.contexts import random_context
-from intarsia.evidence.speed.steps.floors import decode_bytes, draft_bytes
+from intarsia.evidence.speed.steps.floors import decode_bytes, draft_bytes, network_bytes
 from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
@@ -28,16 +35,19 @@ GREEDY = SamplingSettings(temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """A row of each of `streams` streams a step, `context` tokens behind each.
+    """A row of each of `streams` streams a step, `context` tokens behind each. `experts` are those that a
+    step met, a routed layer on average: floors count them.
 
     seconds: of a step, tokens read and the next ones sent (median); device_seconds: from the first kernel's
     begin to the last one's end; busy_seconds: kernels alone; floor_seconds: bytes over bandwidth.
-    boundary_seconds: kernels times what an empty one takes. `captured`: empty, or why steps ran eagerly.
+    boundary_seconds: kernels times what an empty one takes. Bytes: the allocator's highest, and weights and
+    caches as planned.
     """
 
     streams: int
     context: int
     rows: int
+    experts: float
     seconds: float
     device_seconds: float
     busy_seconds: float
@@ -89,18 +99,19 @@ def time_decode(
     """Time steps over random contexts; the likeliest tokens of random weights are written."""
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(model.device)
-    before = _allocated(model)
     room = (WARM_UPS + steps + 8) * 2 + drafts
     state = random_context(model, streams=streams, context=context, room=room, step_rows=1 + drafts)
     writer = Writer(model, state, context, eager)
     seconds = writer.step_seconds(steps)
     record = timeline(writer.step) if model.device.type == "cuda" else Timeline((), 0.0)
-    moved = decode_bytes(model, streams, context)
+    experts = writer.experts_met()
+    moved = decode_bytes(model, streams, context, experts=experts)
     kernels = len(record.kernels)
     return DecodeResult(
         streams=streams,
         context=context,
         rows=writer.rows,
+        experts=experts,
         seconds=seconds,
         device_seconds=record.span,
         busy_seconds=record.busy,
@@ -111,8 +122,8 @@ def time_decode(
         boundary_seconds=kernels * empty_kernel,
         eager_because=writer.captures.reason,
         drafting=_drafting(model, state, context, drafts, seconds, bytes_a_second, steps) if drafts else None,
-        peak_bytes=_peak(model) - before,
-        planned_bytes=state.nbytes,
+        peak_bytes=_peak(model),
+        planned_bytes=network_bytes(model) + state.nbytes,
         operations=tuple(_operations(model, state, context, eager)) if broken_down else (),
     )
 
@@ -155,6 +166,14 @@ class Writer:
         self._position += 1
         return hidden
 
+    @torch.inference_mode()
+    def experts_met(self) -> float:
+        """Different experts that the next step's rows go to, a routed layer on average; it runs eagerly."""
+        pieces = [Piece(stream, self._position, tokens, True) for stream, tokens in enumerate(self._tokens)]
+        with watched_routing() as met:
+            self._model.hidden(self._state.rows(pieces), self._state)
+        return statistics.mean(met) if met else 0.0
+
     def step_seconds(self, steps: int) -> float:
         """Median of so many steps."""
         return _median(self.step, steps, self._model)
@@ -193,7 +212,8 @@ def _drafting(
     if guess() is None:
         return None
     chained = _median(guess, steps, model)
-    moved = decode_bytes(model, streams, context, 1 + drafts) + drafts * draft_bytes(model, streams)
+    moved = decode_bytes(model, streams, context, 1 + drafts, experts=writer.experts_met())
+    moved += drafts * draft_bytes(model, streams)
     return DraftingCost(drafts, verify, chained, moved / bytes_a_second, (verify + chained) / plain)
 
 
@@ -221,10 +241,6 @@ def _median(work: Callable[[], object], repeats: int, model: Glm5NextModel) -> f
         synchronize(model.device)
         times.append(time.perf_counter() - begin)
     return statistics.median(times[WARM_UPS:])
-
-
-def _allocated(model: Glm5NextModel) -> int:
-    return torch.cuda.memory_allocated(model.device) if model.device.type == "cuda" else 0
 
 
 def _peak(model: Glm5NextModel) -> int:

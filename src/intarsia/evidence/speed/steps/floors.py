@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from intarsia.evidence.speed.floor import step_bytes, weights_of
-from intarsia.formats import Stored
+from intarsia.kernels.experts import ExpertStack
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 STREAMED_BYTES = 4 << 30
@@ -15,10 +15,13 @@ REPEATS = 10
 EMPTY_KERNELS = 1000
 
 
-def decode_bytes(model: Glm5NextModel, streams: int, context: int, rows: int = 1) -> int:
-    """Bytes that a step of `rows` rows of each of `streams` streams moves: weights once, of the experts those
-    that are met on average if routing is even; delta-rule state read once and written for every row; the
-    selected latents and all pooled keys.
+def decode_bytes(
+    model: Glm5NextModel, streams: int, context: int, rows: int = 1, *, experts: float | None = None
+) -> int:
+    """Bytes that a step of `rows` rows of each of `streams` streams moves.
+
+    Weights once, of the routed experts so many a layer (None: those that are met on average if routing is
+    even); delta-rule state read once and written for every row; the selected latents and all pooled keys.
     """
     config = model.config
     heads, width = model.linear_heads, config.linear_head_dim
@@ -29,7 +32,29 @@ def decode_bytes(model: Glm5NextModel, streams: int, context: int, rows: int = 1
     latents = len(config.mla_layers) * tokens * config.kv_lora_rank * element
     pooled = len(config.mla_layers) * (context // config.index_kpool) * config.index_head_dim * element
     stream = states * (1 + rows) + ring + rows * latents + pooled
-    return step_bytes(model, streams * rows) + streams * stream
+    return _weights_of_step(model, streams * rows, experts) + streams * stream
+
+
+def network_bytes(model: Glm5NextModel) -> int:
+    """Bytes of all weights."""
+    held = model.weights
+    parts = (held.embedding, *held.layers, held.norm, held.head, held.mtp)
+    return sum(weight.nbytes for part in parts for weight in weights_of(part))
+
+
+def is_routed(weight: ExpertStack) -> bool:
+    """True for a stack of routed experts, of which a row meets a few."""
+    return not isinstance(weight, torch.Tensor) and len(weight.shape) == 3
+
+
+def _weights_of_step(model: Glm5NextModel, rows: int, experts: float | None) -> int:
+    config = model.config
+    even = config.n_routed_experts * (1 - (1 - config.num_experts_per_tok / config.n_routed_experts) ** rows)
+    met = even if experts is None else experts
+    routed = sum(
+        weight.nbytes for layer in model.weights.layers for weight in weights_of(layer) if is_routed(weight)
+    )
+    return int(step_bytes(model, rows) + (met - even) / config.n_routed_experts * routed)
 
 
 def draft_bytes(model: Glm5NextModel, streams: int) -> int:
@@ -39,7 +64,7 @@ def draft_bytes(model: Glm5NextModel, streams: int) -> int:
     total = 0.0
     for part in (model.weights.mtp, model.weights.head):
         for weight in weights_of(part):
-            routed = isinstance(weight, Stored) and len(weight.shape) == 3
+            routed = is_routed(weight)
             total += weight.nbytes * (share if routed else 1.0)
     return int(total)
 
@@ -55,7 +80,7 @@ def prompt_flops(model: Glm5NextModel, tokens: int) -> float:
         for weight in weights_of(layer):
             shape = tuple(weight.shape)
             if len(shape) >= 2:
-                routed = isinstance(weight, Stored) and len(shape) == 3
+                routed = is_routed(weight)
                 numbers += torch.Size(shape).numel() * (chosen if routed else 1.0)
     mla, kda = len(config.mla_layers), len(config.kda_layers)
     width = config.linear_head_dim
