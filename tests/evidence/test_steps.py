@@ -12,7 +12,7 @@ from intarsia.evidence.receipts import steps_receipt
 from intarsia.evidence.speed.steps import breakdown
 from intarsia.evidence.speed.steps.contexts import random_context
 from intarsia.evidence.speed.steps.decode import time_decode
-from intarsia.evidence.speed.steps.floors import decode_bytes, draft_bytes, prompt_flops
+from intarsia.evidence.speed.steps.floors import decode_bytes, draft_bytes, network_bytes, prompt_flops
 from intarsia.evidence.speed.steps.prompts import time_prompt
 from intarsia.evidence.speed.steps.run import Rates, StepsRun, measure_decode
 from intarsia.evidence.speed.steps.settings import DecodeSettings, PrefillSettings
@@ -62,7 +62,10 @@ def test_decode_and_prompts_are_timed_on_any_device(small):
         small, streams=2, context=70, drafts=1, steps=2, bytes_a_second=1e9, empty_kernel=2e-6
     )
     assert decode.seconds > 0
-    assert decode.floor_seconds == decode_bytes(small, 2, 70) / 1e9
+    assert 8 <= decode.experts <= 16
+    assert decode.floor_seconds == decode_bytes(small, 2, 70, experts=decode.experts) / 1e9
+    assert decode_bytes(small, 1, 70, experts=8) == decode_bytes(small, 1, 70)
+    assert decode.planned_bytes > network_bytes(small)
     assert "cpu" in decode.eager_because
     assert decode.drafting is None  # nothing is captured, so chains are not
     prompt = time_prompt(small, 200, matrix_rate=1e12, piece=64, repeats=1)
