@@ -71,7 +71,7 @@ class StepLoop:
         self.admission = Admission(self.places, budget, self._send_back)
         self._measured = MeasuredCosts()
         drafts = settings.drafts > 0 and model.weights.mtp is not None
-        capturing = (model.device, model.group.ranks, settings.eager, recorder)
+        capturing = (model.device, model.group.host_ranks, settings.eager, recorder)
         self.steps: Captures[MainOutput] = Captures.on(*capturing)
         self.chains: Captures[Tensor] = Captures.on(*capturing)
         mtp = MtpGuesses(model, state, self._measured, self.chains) if drafts else None

@@ -48,6 +48,11 @@ class RankGroup(ABC):
         """
         self._when_lost.append(act)
 
+    @property
+    def host_ranks(self) -> int:
+        """All of them, unless exchanges are launched on a GPU like any other kernel."""
+        return self.ranks
+
     @abstractmethod
     def _start(self, own: Tensor) -> Parts:
         """Begin to gather a contiguous tensor; the call of the result waits. Both may raise RuntimeError."""
@@ -119,7 +124,10 @@ class RankGroup(ABC):
         """Raise RanksDivergedError unless all ranks say the same value (its low 63 bits are compared)."""
         self._status.tell(what)
         own = torch.tensor([value & _LOW_BITS], dtype=torch.int64, device=self._device)
-        values = [int(part) for part in self.gather(own)]
+        parts = self.gather(own)
+        self._status.enter()  # with a GPU it is here that the host waits for the others
+        values = [int(part) for part in parts]
+        self._status.leave()
         if len(set(values)) > 1:
             found = ", ".join(f"{value:016x} on rank {rank}" for rank, value in enumerate(values))
             common = max(set(values), key=values.count)

@@ -13,6 +13,11 @@ class Group(Protocol):
     rank: int
     ranks: int
 
+    @property
+    def host_ranks(self) -> int:
+        """Ranks whose exchanges need the host; 1 where a CUDA graph can hold them."""
+        ...
+
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each."""
         ...
@@ -47,6 +52,7 @@ class SingleRank:
 
     rank = 0
     ranks = 1
+    host_ranks = 1
 
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The sum itself."""

@@ -41,6 +41,11 @@ class TorchGroup(RankGroup):
         self._timeout = timeout
         self.peers = peers
 
+    @property
+    def host_ranks(self) -> int:
+        """1 between GPUs: NCCL's exchanges and ours can be captured."""
+        return 1 if self._device.type == "cuda" else self.ranks
+
     def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
         """Begin a sum in rank order; over peer memory it is over at once, as far as the host is concerned."""
         peers = self.peers

@@ -66,7 +66,8 @@ class Captures(Generic[T]):
     def on(
         cls, device: torch.device, ranks: int = 1, eager: bool = False, recorder: Recorder | None = None
     ) -> "Captures[T]":
-        """Captures on a device, or none: on a CPU, among several ranks, or where `eager` is asked for.
+        """Captures on a device, or none: on a CPU, where `eager` is asked for, or where exchanges between so
+        many ranks need the host.
 
         `recorder` takes the place of the device's own.
         """

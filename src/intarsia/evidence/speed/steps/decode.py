@@ -132,7 +132,7 @@ class Writer:
     """Streams that write one token a step, likeliest first."""
 
     def __init__(self, model: Glm5NextModel, state: State, context: int, eager: bool, rows: int = 1) -> None:
-        self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.ranks, eager)
+        self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.host_ranks, eager)
         self._steps = MainSteps(model, state, self.captures)
         self._model, self._state = model, state
         self._position = context
@@ -194,7 +194,7 @@ def _drafting(
     streams = state.settings.streams
     writer = Writer(model, state, context, False, rows=1 + drafts)
     verify = writer.step_seconds(steps)
-    chains: Captures[Tensor] = Captures.on(model.device, model.group.ranks)
+    chains: Captures[Tensor] = Captures.on(model.device, model.group.host_ranks)
     chain = ChainSteps(model, state, chains)
     hidden = writer.step()
     pieces = [Piece(stream, context, [7] * (1 + drafts), True) for stream in range(streams)]
