@@ -26,8 +26,8 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 from tests.models.oracle import quiet
 
 SMALL = QualitySettings(tokens="2x96", repeat_windows=1)
-# Two float32 networks that add in other orders. Measured on this text: 7e-6 of the mean KLD, 3e-8 nats of NLL.
-# The bounds leave two orders of magnitude, for other machines and other orders.
+# Two float32 networks that add in other orders. Measured on this text: 7e-6 of the mean KLD, 3e-8 nats of
+# NLL. The bounds leave two orders of magnitude, for other machines and other orders.
 NATS = 1e-5
 SHARE = 1e-3
 
