@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from intarsia.kernels.choice import Case
-from intarsia.kernels.csf import Batch, launch
+from intarsia.kernels.csf import Batch, fits, launch
+from tests.kernels.csf_interpreted import CODECS
 
 has_triton = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not has_triton, reason="needs triton")
@@ -28,13 +29,15 @@ def test_in_the_interpreter_scales_are_right_and_broken_rules_noted():
 
 
 @needs_triton
-def test_the_expansion_compiles_without_spills(monkeypatch):
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_expansion_compiles_without_spills(monkeypatch, codec):
     from intarsia.kernels.csf import triton_csf
     from tests.kernels.ahead_of_time import Compiled, usage
 
-    kernel = Compiled(triton_csf.expand_slabs)
-    monkeypatch.setattr(triton_csf, "expand_slabs", kernel)
-    Batch([torch.empty(2048, 256, dtype=torch.uint8)], [1500]).expand()
+    name = launch.LAYOUTS[codec].kernel
+    kernel = Compiled(getattr(triton_csf, name))
+    monkeypatch.setattr(triton_csf, name, kernel)
+    Batch(codec, [torch.empty(2048, 256, dtype=torch.uint8)], [1500]).expand()
     assert usage(kernel.built[0])["stack"] == 0
 
 
@@ -42,6 +45,22 @@ def test_a_refusal_says_what_is_needed():
     def refuse(codec, shape):
         return launch.refuse(Case("csf_expand", (codec,), torch.uint8, torch.device("cuda"), shape))
 
-    assert "no kernel for csf_32x2_v1" in refuse("csf_32x2_v1", (32, 16))
-    assert "no slabs" in refuse("nvfp4_slab", (24, 16))
-    assert refuse("nvfp4_slab", (32, 16)) == ""
+    assert "no kernel for mxfp4_slab" in refuse("mxfp4_slab", (32, 16))
+    assert "whole bands of 16" in refuse("nvfp4_slab", (24, 16))
+    assert "whole bands of 32" in refuse("csf_32x2_v1", (48, 16))
+    assert refuse("csf_32x2_v1", (64, 16)) == ""
+
+
+@pytest.mark.parametrize(
+    ("held", "fine"),
+    [
+        ([("U8", (2, 16 * 9)), ("U32", (5,))], True),
+        ([("U8", (2 * 16 * 9,)), ("U32", (5,))], True),
+        ([("U8", (2, 16 * 8)), ("U32", (5,))], False),
+        ([("I8", (2, 16 * 9)), ("U32", (5,))], False),
+        ([("U8", (2, 16 * 9)), ("I32", (5,))], False),
+        ([("U8", (2, 16 * 9)), ("U32", (5, 1))], False),
+    ],
+)
+def test_only_components_of_the_right_form_are_taken_together(held, fine):
+    assert fits("nvfp4_slab", 32, 16, held) == fine

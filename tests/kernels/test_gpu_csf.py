@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.kernels.csf_interpreted import SHAPES, broken, right
+from tests.kernels.csf_interpreted import CODECS, SHAPES, broken, right
 
 pytestmark = pytest.mark.gpu
 
@@ -14,9 +14,10 @@ def needs_a_gpu():
         pytest.skip("needs a CUDA device")
 
 
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("shape", [*SHAPES, (2048, 256), (4096, 128)], ids=str)
-def test_scales_are_those_that_were_compressed(shape):
-    assert right(*shape, device="cuda")
+def test_scales_are_those_that_were_compressed(codec, shape):
+    assert right(codec, *shape, device="cuda")
 
 
 def test_what_breaks_a_rule_is_noted():

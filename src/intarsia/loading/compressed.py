@@ -6,8 +6,7 @@ from intarsia.checkpoint import TensorEntry
 from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.errors import Violation
 from intarsia.formats import csf
-from intarsia.formats.csf.slab import NVFP4_SLAB
-from intarsia.kernels.csf import Batch, expands_together
+from intarsia.kernels.csf import Batch, expands_together, fits
 from intarsia.loading.errors import LoadError
 from intarsia.loading.layout import Piece, Region
 from intarsia.loading.staging import Staging
@@ -37,8 +36,9 @@ class CompressedScales:
         index = self._at % TOGETHER
         if index == 0:
             some = self._pieces[self._at : self._at + TOGETHER]
-            words = [_component(item, NVFP4_SLAB.exceptions).shape[0] for item, _ in some]
-            self._batch = Batch([out for _, out in some], words)
+            # The last component of either codec is as long as there are exceptions.
+            exceptions = [_components(item)[-1].shape[0] for item, _ in some]
+            self._batch = Batch(piece.codec or "", [out for _, out in some], exceptions)
         if self._batch is None:
             raise LoadError(piece.entries[0].name, [_surprise(piece)])
         parts = self._batch.components(index)
@@ -74,17 +74,16 @@ class CompressedScales:
         rows, columns = target.shape
         if not expands_together(piece.codec or "", rows, columns, target.device):
             return False
-        fixed, words = (_component(piece, name) for name in NVFP4_SLAB.components)
-        return (
-            fixed.dtype == "U8"
-            and fixed.nbytes == rows * (1 + NVFP4_SLAB.code_bytes(columns))
-            and words.dtype == "U32"
-            and len(words.shape) == 1
+        names = csf.components(piece.codec or "")
+        return sorted(names) == sorted(entry.name.rpartition(".")[2] for entry in piece.entries) and fits(
+            piece.codec or "", rows, columns, [(entry.dtype, entry.shape) for entry in _components(piece)]
         )
 
 
-def _component(piece: Piece, name: str) -> TensorEntry:
-    return next(entry for entry in piece.entries if entry.name.endswith(f".{name}"))
+def _components(piece: Piece) -> list[TensorEntry]:
+    """The entries in the codec's order."""
+    held = {entry.name.rpartition(".")[2]: entry for entry in piece.entries}
+    return [held[name] for name in csf.components(piece.codec or "")]
 
 
 def _surprise(piece: Piece) -> Violation:

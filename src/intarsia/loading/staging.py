@@ -16,12 +16,12 @@ BAND_BYTES = 16 << 20
 """Of a matrix that is cut by columns, as much is read at a time."""
 
 
-MOST_THREADS = 8
+MOST_THREADS = 12
 """Threads that read: beyond these the link to a GPU is full (see docs/performance.md)."""
 
 
 def reading_threads() -> int:
-    """Threads to read with: all processors but the one that tells the GPU what to do, up to eight."""
+    """Threads to read with: all processors but the one that tells the GPU what to do, up to twelve."""
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 

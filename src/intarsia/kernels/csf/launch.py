@@ -1,54 +1,95 @@
-"""The launch that expands slab-compressed scales."""
+"""The launches that expand compressed scales."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from intarsia.formats.csf.block import BLOCK, COLUMNS, ROWS
 from intarsia.formats.csf.slab import NVFP4_SLAB, SLAB
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import on_device_of
 
 _WARPS = 4
+_COUNTS = 1024  # escape counts that are added at a time
+
+Fixed = dict[str, tuple[int, ...]]
+Listed = dict[str, torch.dtype]
+
+
+class SlabLayout:
+    """Components of one matrix: those of a fixed shape, and those as long as it has exceptions."""
+
+    kernel = "expand_slabs"
+    bands_of = SLAB
+
+    @staticmethod
+    def components(rows: int, columns: int) -> tuple[Fixed, Listed]:
+        shape = (rows // SLAB, SLAB * (1 + NVFP4_SLAB.code_bytes(columns)))
+        return {NVFP4_SLAB.fixed: shape}, {NVFP4_SLAB.exceptions: torch.uint32}
+
+
+class BlockLayout:
+    """The same of the block codec."""
+
+    kernel = "expand_blocks"
+    bands_of = ROWS
+
+    @staticmethod
+    def components(rows: int, columns: int) -> tuple[Fixed, Listed]:
+        grid = rows // ROWS, columns // COLUMNS
+        base, codes, count, position, value = BLOCK.components
+        return {base: grid, codes: (*grid, ROWS), count: grid}, {position: torch.uint8, value: torch.uint8}
+
+
+Layout = SlabLayout | BlockLayout
+LAYOUTS: dict[str, Layout] = {NVFP4_SLAB.name: SlabLayout(), BLOCK.name: BlockLayout()}
 
 
 def refuse(case: Case) -> str:
-    """Why the kernel cannot expand such matrices, or the empty string; shape: rows, columns."""
-    if case.formats[0] != NVFP4_SLAB.name:
-        return f"no kernel for {case.formats[0]}; there is one for {NVFP4_SLAB.name}"
+    """Why the kernels cannot expand such matrices, or the empty string; shape: rows, columns."""
+    layout = LAYOUTS.get(case.formats[0])
+    if layout is None:
+        return f"no kernel for {case.formats[0]}; there is one for {', '.join(LAYOUTS)}"
     rows, columns = case.shape
-    return "" if not rows % SLAB and not columns % 2 else f"{rows} x {columns} scales; no slabs"
+    whole = not rows % layout.bands_of and not columns % 2
+    return "" if whole else f"{rows} x {columns} scales; whole bands of {layout.bands_of} rows are needed"
 
 
 offer("csf_expand", refuse)
 
 
-def launch(streams: Tensor, exceptions: Tensor, words: Sequence[int], outs: Sequence[Tensor]) -> Tensor:
+def launch(
+    layout: Layout, components: Mapping[str, Tensor], exceptions: Sequence[int], outs: Sequence[Tensor]
+) -> Tensor:
     """Expands matrices of one shape into views of one tensor; a bool on the device: whether a rule is broken.
 
-    streams uint8 [matrices, slabs, 16 * (1 + columns / 2)] · exceptions uint32, of all matrices in turn,
-    `words` of each · outs: bytes [rows, columns].
+    Fixed components are stacked, the others follow each other, `exceptions` of each matrix; outs: bytes
+    [rows, columns].
     """
     from intarsia.kernels.csf import triton_csf as kernels
 
     rows, columns = outs[0].shape
     first = min(outs, key=lambda out: int(out.storage_offset()))
-    starts = [0, *accumulate(words)]
+    starts = [0, *accumulate(exceptions)]
     places = [int(out.storage_offset() - first.storage_offset()) // 2 for out in outs]
     table = torch.tensor(starts + places, dtype=torch.int64).to(first.device, non_blocking=True)
     fault = torch.zeros(1, dtype=torch.int32, device=first.device)
+    pairs = columns // 2
+    shared = (
+        table,
+        table[len(starts) :],
+        first.view(torch.uint8).view(torch.int16),
+        fault,
+        rows // layout.bands_of,
+        pairs,
+    )
+    sizes = {"PAIRS": 1 << (pairs - 1).bit_length()} | (
+        {"CHUNK": _COUNTS} if layout.kernel == "expand_blocks" else {}
+    )
+    tensors = [part.view(torch.int32) if part.dtype == torch.uint32 else part for part in components.values()]
     with on_device_of(first):
-        kernels.expand_slabs[(rows // SLAB, len(outs))](
-            streams,
-            exceptions.view(torch.int32),
-            table,
-            table[len(starts) :],
-            first.view(torch.uint8).view(torch.int16),
-            fault,
-            rows // SLAB,
-            columns // 2,
-            PAIRS=1 << (columns // 2 - 1).bit_length(),
-            num_warps=_WARPS,
-        )
+        kernel = getattr(kernels, layout.kernel)
+        kernel[(rows // layout.bands_of, len(outs))](*tensors, *shared, **sizes, num_warps=_WARPS)
     return fault[0] > 0

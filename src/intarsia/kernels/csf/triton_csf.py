@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Expanding slab-compressed scales: a byte is its row's base and a code, unless an exception replaces it."""
+"""Expanding compressed scales: a byte is the sum of a base and a code, unless an exception replaces it."""
 
 import triton
 import triton.language as tl
@@ -60,5 +60,78 @@ def expand_slabs(streams, words, starts, places, out, fault, slabs, pairs, PAIRS
         good = mine & (place >= 0) & (place < count)
         tl.store(target_bytes + place, (word >> 24).to(tl.uint8), mask=good)
         some += 128
+    if wrong:
+        tl.store(fault, 1)
+
+
+@triton.jit
+def expand_blocks(
+    bases,
+    codes,
+    counts,
+    positions,
+    values,
+    starts,
+    places,
+    out,
+    fault,
+    bands,
+    pairs,
+    PAIRS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """One program a band of 32 rows of one matrix: its blocks of 32 x 2.
+
+    bases and counts [matrices, bands, pairs] · codes [matrices, bands, pairs, 32] · positions and values of
+    all matrices, those of matrix i from starts[i] to starts[i + 1], block after block · places [matrices]:
+    where each matrix begins in `out`, in pairs of bytes. `fault` is set for a base above 240, a count or
+    position above 63, positions of a block out of order, and counts that do not add up.
+    """
+    band, matrix = tl.program_id(0), tl.program_id(1)
+    first_block = matrix.to(tl.int64) * bands * pairs
+    some = tl.arange(0, CHUNK)
+    before, at = 0, 0
+    while at < band * pairs:  # escapes of the bands above
+        before += tl.sum(
+            tl.load(counts + first_block + at + some, mask=at + some < band * pairs, other=0).to(tl.int32),
+            axis=0,
+        )
+        at += CHUNK
+    pair = tl.arange(0, PAIRS)
+    real = pair < pairs
+    block = first_block + band * pairs + pair
+    count = tl.load(counts + block, mask=real, other=0).to(tl.int32)
+    base = tl.load(bases + block, mask=real, other=0).to(tl.int32)
+    ends = tl.cumsum(count, axis=0)
+    total = tl.sum(count, axis=0)
+    row = tl.arange(0, 32)
+    code = tl.load(codes + block[:, None] * 32 + row[None, :], mask=real[:, None], other=0).to(tl.int32)
+    low, high = base[:, None] + (code & 15), base[:, None] + (code >> 4)
+    target = out + tl.load(places + matrix) + band.to(tl.int64) * (32 * pairs)
+    both = tl.trans((low | (high << 8)).to(tl.int16))
+    tl.store(target + row[:, None] * pairs + pair[None, :], both, mask=real[None, :])
+
+    begin = tl.load(starts + matrix)
+    length = tl.load(starts + matrix + 1) - begin
+    wrong = (tl.max(base, axis=0) > 240) | (tl.max(count, axis=0) > 63) | (before + total > length)
+    wrong = wrong | ((band == bands - 1) & (before + total != length))
+    last = tl.minimum(before + total, length)
+    tl.debug_barrier()  # escapes replace what was written above
+    target_bytes = target.to(tl.pointer_type(tl.uint8))
+    lane = tl.arange(0, 64)
+    at = before
+    while at < last:
+        mine = at + lane < last
+        place = at + lane - before  # among the band's escapes
+        own = tl.sum((ends[None, :] <= place[:, None]).to(tl.int32), axis=1)
+        previous = tl.sum((ends[None, :] <= place[:, None] - 1).to(tl.int32), axis=1)
+        position = tl.load(positions + begin + at + lane, mask=mine, other=0).to(tl.int32)
+        earlier = tl.load(positions + begin + at + lane - 1, mask=mine & (place > 0), other=0).to(tl.int32)
+        unordered = mine & (place > 0) & (own == previous) & (earlier >= position)
+        wrong = wrong | (tl.max((unordered | (mine & (position > 63))).to(tl.int32), axis=0) > 0)
+        value = tl.load(values + begin + at + lane, mask=mine, other=0)
+        spot = (position >> 1) * (2 * pairs) + 2 * own + (position & 1)
+        tl.store(target_bytes + spot, value, mask=mine & (own < pairs) & (position < 64))
+        at += 64
     if wrong:
         tl.store(fault, 1)
