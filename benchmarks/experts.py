@@ -1,6 +1,6 @@
 """Routed NVFP4 experts at GLM-5.3-Flash's geometry on a GPU: time, floor, ratio, and bfloat16 experts beside.
 
-    python benchmarks/experts.py [--rows 1 8 32 128 512 2048 8192] [--peers] [--json FILE]
+    python benchmarks/experts.py [--rows 1 8 32 128 512 2048 8192] [--resident] [--peers] [--json FILE]
 
 288 experts, gate and up [4096, 4096], down [4096, 2048], the best 8 of each row chosen uniformly at random.
 Weights are random and made on the device. A figure is the median of replays of one CUDA graph over 0.25 s,
@@ -9,8 +9,8 @@ L2 cache holds. `whole` is everything from normed rows to the weighted sum with 
 sorting, ordering x, both products with activation and clamp, and the sum; `products` the two products.
 The floor is the stored bytes of the experts that are met, and rows of x and of the results, over the
 bandwidth of a copy measured at the start, or the products at the dense bfloat16 rate that is given, whichever
-is longer. `router` is the choice of experts before it. With --peers also torch's grouped bfloat16 product of
-the same rows, where this torch has one.
+is longer. `small` is `whole` with block scales compressed in memory (--resident), `router` the choice of
+experts before it. With --peers also torch's grouped bfloat16 product of the same rows, where it has one.
 """
 
 import argparse
@@ -111,14 +111,14 @@ def whole_call(
 
 def products(x: Tensor, routing: Routing, gate_up: PackedExperts, down: PackedExperts) -> Call:
     """The two products of a step whose lists are there."""
-    run = packed_launch._Run(routing.experts, gate_up, down, LIMIT)
-    arranged = run._group(x)
+    run = packed_launch.Run(routing.experts, gate_up, down, LIMIT)
+    run.group(x)
     inner = torch.empty(run.pairs, INNER, dtype=torch.bfloat16, device="cuda")
     parts = torch.empty(run.pairs, WIDTH, dtype=torch.float32, device="cuda")
 
     def call() -> None:
-        run._product(arranged, gate_up, inner)
-        run._product(inner, down, parts)
+        run.product(run.groups.x, gate_up, inner)
+        run.product(inner, down, parts)
 
     return call
 
@@ -156,6 +156,7 @@ def grouped_bfloat16(rows: int, generator: torch.Generator) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", nargs="+", type=int, default=list(ROWS))
+    parser.add_argument("--resident", action="store_true")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -173,8 +174,18 @@ def main() -> None:
     print(*(f"{key} {value}" for key, value in found.items()), sep=" · ")
     gate_up, down = stack(2 * INNER, WIDTH, 2, generator), stack(WIDTH, INNER, 1, generator)
     one = (gate_up.nbytes + down.nbytes) // EXPERTS
+    copies = (gate_up.clone(), down.clone()) if options.resident else ()
+    begin = time.perf_counter()
     tiles = prepare(gate_up, down, torch.bfloat16, torch.device("cuda"))
-    print(f"{'rows':>5} {'whole':>9} {'products':>9} {'floor':>8} {'ratio':>6} {'router':>7} {'grouped':>8}")
+    torch.cuda.synchronize()
+    print(f"laid out in tiles in {time.perf_counter() - begin:.3f} s")
+    small = prepare(*copies, torch.bfloat16, torch.device("cuda"), resident=True) if copies else ()
+    for plain, less in zip(tiles, small, strict=False):
+        print(f"scales of {less.shape}: {less.scales.nbytes / plain.scales.nbytes:.3f} of the plain bytes")
+    print(
+        f"{'rows':>5} {'whole':>9} {'products':>9} {'floor':>8} {'ratio':>6} {'small':>9} {'router':>7}"
+        f" {'grouped':>8}"
+    )
     rows_found = []
     for rows in options.rows:
         chosen = routings(rows, generator)
@@ -184,15 +195,18 @@ def main() -> None:
         if not bool(torch.isfinite(calls[0]()).all()):
             sys.exit("a result is not finite")
         whole = microseconds(calls)
+        less = microseconds([whole_call(x, r, *small, plus) for r in chosen]) if small else None
         router = router_us(x, generator)
         alone = microseconds([products(x, r, *tiles) for r in chosen])
         used = statistics.mean(routing.experts.unique().numel() for routing in chosen)
         floor = floor_us(rows, used, one, rate)
         peer = grouped_bfloat16(rows, generator) if options.peers else None
+        mid = f"{less:9.1f}" if less else f"{'-':>9}"
         other = f"{peer:8.1f}" if peer else f"{'-':>8}"
         ratio = whole / floor
         print(
-            f"{rows:5} {whole:9.1f} {alone:9.1f} {floor:8.1f} {ratio:6.2f} {router:7.1f} {other}", flush=True
+            f"{rows:5} {whole:9.1f} {alone:9.1f} {floor:8.1f} {ratio:6.2f} {mid} {router:7.1f} {other}",
+            flush=True,
         )
         rows_found.append(
             {
@@ -200,6 +214,7 @@ def main() -> None:
                 "us": whole,
                 "products_us": alone,
                 "floor_us": floor,
+                "resident_us": less,
                 "router_us": router,
                 "peer_us": peer,
             }

@@ -21,7 +21,7 @@ TYPES = {
     torch.int64: "i64",
 }
 ALIGNED = [["tt.divisibility", 16]]
-OPTIONS = ("num_warps", "launch_pdl")
+OPTIONS = ("num_warps", "launch_pdl", "maxnreg")
 
 
 class Compiled:

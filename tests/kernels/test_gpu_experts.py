@@ -1,5 +1,6 @@
 """Experts in tiles on a GPU: right for every skew, a row's bits its own, whatever kernel its step takes."""
 
+from itertools import product
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,15 @@ from torch import Tensor
 from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
-from intarsia.kernels.experts import PackedExperts, packed_launch, prepare, routed_experts, swiglu, unpack
+from intarsia.kernels.experts import (
+    PackedExperts,
+    grouping,
+    packed_launch,
+    prepare,
+    routed_experts,
+    swiglu,
+    unpack,
+)
 from intarsia.kernels.experts.packed_launch import Few, Many
 from intarsia.kernels.router import Routing
 from tests.kernels.steps import randn
@@ -21,12 +30,15 @@ COUNTS = [*range(1, 18), 32, 64, 65, 128, 384]
 FORMS = [
     packed_launch._ONE_ROW,
     Few(pairs=8, quarters=4, depth=2, early_x=True),
-    Few(pairs=16, quarters=4, depth=2, early_x=False),
+    Few(pairs=16, quarters=4, depth=2, early_x=True),
+    Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128),
+    Few(pairs=24, quarters=2, depth=4, early_x=False),
     Few(pairs=8, quarters=2, depth=2, early_x=False),
-    Many(pairs=32, quarters=2, stages=4, depth=3),
-    Many(pairs=64, quarters=2, stages=4, depth=2),
-    Many(pairs=128, quarters=2, stages=3, depth=2),
-    Many(pairs=256, quarters=2, stages=2, depth=2),
+    Many(rows=32, quarters=2, stages=4, depth=3),
+    Many(rows=32, quarters=2, stages=4, depth=2, extra=16, registers=128),
+    Many(rows=64, quarters=2, stages=3, depth=2, extra=16, registers=128),
+    Many(rows=128, quarters=2, stages=3, depth=2),
+    Many(rows=256, quarters=2, stages=2, depth=2),
 ]
 
 
@@ -60,9 +72,9 @@ def stored_experts(name="NVFP4", inner=INNER, width=WIDTH, parts=2) -> tuple[Sto
     return gate_up, down
 
 
-def in_tiles(*stored: Stored) -> tuple[PackedExperts, PackedExperts]:
+def in_tiles(*stored: Stored, resident=False) -> tuple[PackedExperts, PackedExperts]:
     copies = [stack.clone() for stack in stored]
-    return prepare(*copies, torch.bfloat16, torch.device("cuda"))
+    return prepare(*copies, torch.bfloat16, torch.device("cuda"), resident=resident)
 
 
 def routing(kind: str, rows: int, top=TOP) -> Routing:
@@ -90,6 +102,10 @@ def exact(x: Tensor, chosen: Routing, gate_up: Stored, down: Stored) -> Tensor:
     return out
 
 
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 @pytest.mark.parametrize("name", ["NVFP4", "W4A16_NVFP4"])
 def test_tiles_are_taken_where_rows_are_bfloat16_and_give_the_stored_bytes_back(name):
     stored = stored_experts(name)
@@ -97,12 +113,9 @@ def test_tiles_are_taken_where_rows_are_bfloat16_and_give_the_stored_bytes_back(
     assert all(isinstance(stack, PackedExperts) for stack in tiles)
     assert prepare(*stored, torch.float32, torch.device("cuda")) == stored
     for stack, packed in zip(stored, tiles, strict=True):
-        assert all(
-            torch.equal(packed.expert(3)[key].view(torch.uint8), stack.expert(3)[key].view(torch.uint8))
-            for key in stack
-        )
+        assert all(same_bytes(packed.expert(3)[key], stack.expert(3)[key]) for key in stack)
         back = unpack(packed)
-        assert all(torch.equal(back[key].view(torch.uint8), stack[key].view(torch.uint8)) for key in stack)
+        assert all(same_bytes(back[key], stack[key]) for key in stack)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -136,22 +149,23 @@ def test_odd_widths(inner, width):
 @pytest.mark.parametrize("kind", ["random", "one_expert"])
 def test_every_kernel_gives_the_same_bits(kind):
     """Products of sixteen rows and of warp groups, few rows a block and many, lists made one way and the
-    other.
+    other, scales as stored and compressed.
     """
-    tiles = in_tiles(*stored_experts())
+    stored = stored_experts()
+    tiles, small = in_tiles(*stored), in_tiles(*stored, resident=True)
     different = []
     for rows in (1, 3, 40, 300):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
         expected = routed_experts(x, chosen, *tiles, LIMIT)
-        for form in FORMS:
-            for few_pairs in (0, 256):
-                with (
-                    patch.object(packed_launch, "form_of", lambda *_, form=form: form),
-                    patch.object(packed_launch, "_FEW_PAIRS", few_pairs),
-                ):
-                    got = routed_experts(x, chosen, *tiles, LIMIT)
-                if not torch.equal(got, expected):
-                    different.append((rows, form, few_pairs, float((got - expected).abs().max())))
+        for form, few_pairs, stacks in product(FORMS, (0, 256), (tiles, small)):
+            with (
+                patch.object(packed_launch, "form_of", lambda *_, form=form: form),
+                patch.object(grouping, "_FEW_PAIRS", few_pairs),
+            ):
+                got = routed_experts(x, chosen, *stacks, LIMIT)
+            if not torch.equal(got, expected):
+                error = float((got - expected).abs().max())
+                different.append((rows, form, few_pairs, stacks is small, error))
     assert not different
 
 

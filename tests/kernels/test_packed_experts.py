@@ -6,7 +6,7 @@ import torch
 from intarsia.formats.stored import Stored
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed as tiles
-from intarsia.kernels.experts.packed import pack, refusal, unpack
+from intarsia.kernels.experts.packed import compressed, pack, refusal, unpack
 
 SHAPE = (3, 512, 256)
 
@@ -45,6 +45,24 @@ def test_unpacking_gives_every_byte_back_in_the_same_memory(monkeypatch, shape, 
     assert same(unpack(packed), before)
 
 
+def unmixed(codes: torch.Tensor) -> list[int]:
+    """The sixteen stored bytes of four words, each bit looked up where the product's operand has it."""
+    found = []
+    for word in codes.clone().view(torch.int32).tolist():
+        word &= 0xFFFFFFFF
+        pairs = [word, rotate(word, 10), rotate(word, 13), (word & 0x001B001B) * 0x1084 & 0xFFFFFFFF]
+        nibbles = [
+            pairs[i % 4] >> (6 + 16 * (i // 4)) & 7 | (pairs[i % 4] >> (15 + 16 * (i // 4)) & 1) << 3
+            for i in range(8)
+        ]
+        found += [nibbles[i] | nibbles[i + 1] << 4 for i in range(0, 8, 2)]
+    return found
+
+
+def rotate(word: int, left: int) -> int:
+    return (word << left | word >> (32 - left)) & 0xFFFFFFFF
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_bytes_lie_where_the_layout_says(gated):
     stored = stack()
@@ -65,10 +83,25 @@ def test_bytes_lie_where_the_layout_says(gated):
             top, (w1, w0, i1, i0, t1, t0, h) = bits[0], bits[1:]
             row = int(top + t1 + t0 + w1 + w0 + h + i1 + i0, 2) + quarter % 2 * (rows // 2)
         at = 64 * step + 16 * lane
-        assert torch.equal(codes[1, tile, step, quarter, place, lane], before["weight"][1, row, at : at + 16])
+        assert (
+            unmixed(codes[1, tile, step, quarter, place, lane])
+            == before["weight"][1, row, at : at + 16].tolist()
+        )
         at = 8 * step + 2 * lane
         expected = before["weight_scale"].view(torch.uint8)[1, row, at : at + 2]
         assert torch.equal(scales[1, tile, step, place, lane, quarter], expected)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_compressed_scales_give_the_stored_bytes_back_and_their_memory(gated):
+    stored = stack()
+    before = stored.clone()
+    packed = compressed(pack(stored, gated=gated))
+    assert stored["weight_scale"].untyped_storage().nbytes() == 0
+    assert compressed(packed) is packed
+    for index in range(SHAPE[0]):
+        assert same(packed.expert(index), before.expert(index))
+    assert same(unpack(packed), before)
 
 
 def test_global_scales_have_a_column_for_each_part():

@@ -7,11 +7,20 @@ from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import GLUON, TRITON, Case, choose
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch, packed_launch, reference
-from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, pack, unpack
+from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, compressed, pack, unpack
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.router import Routing
 
-__all__ = ["ExpertStack", "PackedExperts", "pack", "prepare", "routed_experts", "swiglu", "unpack"]
+__all__ = [
+    "ExpertStack",
+    "PackedExperts",
+    "compressed",
+    "pack",
+    "prepare",
+    "routed_experts",
+    "swiglu",
+    "unpack",
+]
 
 
 def swiglu(gate_up: Tensor, limit: float) -> Tensor:
@@ -47,16 +56,23 @@ def routed_experts(
 
 
 def prepare(
-    gate_up: ExpertStack, down: ExpertStack, dtype: torch.dtype, device: torch.device
+    gate_up: ExpertStack,
+    down: ExpertStack,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    resident: bool = False,
 ) -> tuple[ExpertStack, ExpertStack]:
     """The experts of a layer as the kernel of rows in `dtype` on `device` wants them: as they are, or in
-    tiles and in the same memory, the arguments being spent.
+    tiles and in the same memory, the arguments being spent. `resident`: with their block scales compressed,
+    where they are in tiles.
     """
     if not (isinstance(gate_up, Stored) and isinstance(down, Stored)):
         return gate_up, down
     if choose(_case(gate_up, down, dtype, device)) != GLUON:
         return gate_up, down
-    return pack(gate_up, gated=True), pack(down, gated=False)
+    tiles = pack(gate_up, gated=True), pack(down, gated=False)
+    return (compressed(tiles[0]), compressed(tiles[1])) if resident else tiles
 
 
 def _case(gate_up: ExpertStack, down: ExpertStack, dtype: torch.dtype, device: torch.device) -> Case:

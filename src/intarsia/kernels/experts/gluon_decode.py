@@ -19,6 +19,7 @@ from intarsia.kernels.experts.gluon_tiles import (
     decoded,
     load_words,
     rows_of,
+    scale_layout,
     scale_offsets,
     scale_pairs,
     store_inner,
@@ -26,6 +27,16 @@ from intarsia.kernels.experts.gluon_tiles import (
     swiglu_of,
     without,
 )
+
+# A mask of lanes -> this lane's bit of it, and how many bits are below.
+LANE_ASM = gl.constexpr("""{
+.reg .b32 own, lower;
+mov.u32 own, %lanemask_eq;
+mov.u32 lower, %lanemask_lt;
+and.b32 $0, $2, own;
+and.b32 lower, lower, $2;
+popc.b32 $1, lower;
+}""")
 
 NO_OVERLAP = gl.constexpr(0)
 """Launched after the kernel before it."""
@@ -39,39 +50,26 @@ WARPS = gl.constexpr(4)
 
 
 @gluon.constexpr_function
-def x_layout(GROUPS):
-    """[group of rows, row 8, w 4, lane 4, i 4, h 2]: a row and a lane's columns; each warp holds a copy."""
-    registers = [
-        [0, 0, 0, 0, 0, 1],
-        [0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 2, 0],
-        [0, 0, 1, 0, 0, 0],
-        [0, 0, 2, 0, 0, 0],
-    ]
-    registers += [[1 << bit, 0, 0, 0, 0, 0] for bit in range(GROUPS.bit_length() - 1)]
-    lanes = [
-        [0, 0, 0, 1, 0, 0],
-        [0, 0, 0, 2, 0, 0],
-        [0, 1, 0, 0, 0, 0],
-        [0, 2, 0, 0, 0, 0],
-        [0, 4, 0, 0, 0, 0],
-    ]
-    return gl.DistributedLinearLayout(registers, lanes, [[0] * 6] * 2, [], [GROUPS, 8, 4, 4, 4, 2])
+def x_layout():
+    """[row 8, w 4, lane 4, i 4, h 2]: one row and a lane's columns of it; each warp holds a copy."""
+    registers = [[0, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 2, 0], [0, 1, 0, 0, 0], [0, 2, 0, 0, 0]]
+    lanes = [[0, 0, 1, 0, 0], [0, 0, 2, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0], [4, 0, 0, 0, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[0] * 5] * 2, [], [8, 4, 4, 4, 2])
 
 
 @gluon.jit
-def x_operand(words, GROUPS: gl.constexpr, OPERAND: gl.constexpr):
-    """The operand [128, 8 * GROUPS] of a step's pairs of x, [GROUPS, 8, 4, 4, 4] int32."""
-    spread = gl.full([GROUPS, 8, 4, 4, 4, 2], 0, gl.int32, x_layout(GROUPS))
+def x_operand(words, OPERAND: gl.constexpr):
+    """The operand [128, 8] of a step's pairs of x, [8, 4, 4, 4] int32."""
+    spread = gl.full([8, 4, 4, 4, 2], 0, gl.int32, x_layout())
     values = gl.inline_asm_elementwise(
         "mov.b32 $0, $1;",
         "=r,r,r",
-        [gl.expand_dims(words, 5) | spread],
+        [gl.expand_dims(words, 4) | spread],
         dtype=gl.bfloat16,
         is_pure=True,
         pack=2,
     )
-    values = gl.reshape(gl.permute(values, [2, 4, 3, 5, 0, 1]), [128, 8 * GROUPS])
+    values = gl.reshape(gl.permute(values, [1, 3, 2, 4, 0]), [128, 8])
     return gl.convert_layout(values, OPERAND, assert_trivial=True)
 
 
@@ -90,10 +88,179 @@ def weights(words, scale_words, QUARTERS: gl.constexpr, OPERAND: gl.constexpr):
 
 
 @gluon.jit
+def marked(marks, records, part_of_record, QUARTERS: gl.constexpr):
+    """Whether a lane has a record, of the words of a step's marks, and its scales there."""
+    mask = marks.to(gl.int32)
+    bit, below = gl.inline_asm_elementwise(
+        LANE_ASM, "=r,=r,r", [mask], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
+    )
+    at = records + ((marks >> 32).to(gl.int32) + below) * 2 + part_of_record
+    first = gl.load(at, mask=bit != 0, other=0)
+    if QUARTERS == 4:
+        return bit, first, gl.load(at + 1, mask=bit != 0, other=0)
+    return bit, first, first
+
+
+@gluon.jit
+def expanded(nibbles, bit, first, second, base, shift, QUARTERS: gl.constexpr):
+    """Words of scales of a lane from its nibbles, or from its record where it has one.
+
+    base: a byte for each quarter. shift: 16 where the program takes the second pair of quarters.
+    """
+    if QUARTERS == 2:
+        nibbles = nibbles >> shift
+    even = (nibbles & 0x0F0F0F0F) + base
+    odd = ((nibbles >> 4) & 0x0F0F0F0F) + base
+    low = gl.inline_asm_elementwise(
+        "prmt.b32 $0, $1, $2, 0x5140;", "=r,r,r", [even, odd], dtype=gl.int32, is_pure=True, pack=1
+    )
+    low = gl.where(bit != 0, first, low)
+    if QUARTERS == 4:
+        high = gl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, 0x7362;", "=r,r,r", [even, odd], dtype=gl.int32, is_pure=True, pack=1
+        )
+        high = gl.where(bit != 0, second, high)
+        low = gl.reshape(gl.permute(gl.join(low, high), [3, 0, 1, 2]), [2, PLACES, 4])
+    return gl.convert_layout(low, scale_layout(QUARTERS, PLACES), assert_trivial=True)
+
+
+@gluon.jit
+def rows_at(
+    x, order, start, count, K: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr, FIRST: gl.constexpr
+):
+    """Where a lane's pairs of x lie, of the eight rows from row FIRST of the block on.
+
+    Rows beyond the block's read its last one again, and nothing of them is stored.
+    """
+    LX: gl.constexpr = without(x_layout(), 4)
+    place = start + gl.minimum(FIRST + along(8, LX, 0, 4), count - 1)
+    if GATED:
+        place = gl.load(order + place) // TOP
+    return x + (place * (K // 2) + along(4, LX, 2, 4) * 4) + (along(4, LX, 1, 4) * 16 + along(4, LX, 3, 4))
+
+
+@gluon.jit
+def finish(
+    out, sums, order, own, limit, part, start, count,
+    N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
+):  # fmt: skip
+    """Store the sums [32 QUARTERS, 8] of up to eight pairs from place `start` on."""
+    BN: gl.constexpr = QUARTERS * 32
+    if GATED:
+        gate_scale = gl.load(own) * UNSCALE
+        up_scale = gl.load(own + PARTS - 1) * UNSCALE
+        values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, 8)
+        store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, 8, True)
+    else:
+        sums = rows_of(sums, QUARTERS, PLACES, 8)
+        store_parts(out, sums, order, own, part * BN, start, count, N, PARTS, BN, 8)
+
+
+@gluon.jit
+def request(
+    words_at, scales_at, mark, compressed, step,
+    QUARTERS: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr,
+):  # fmt: skip
+    """The loads of a step: words of codes, and of scales or what makes them."""
+    words = load_words(words_at + step * 2048, PASSING)
+    if RESIDENT:
+        bit, first, second = marked(mark, compressed[0], compressed[2], QUARTERS)
+        return words, gl.load(scales_at + step * 128), bit, first, second
+    return words, gl.load(scales_at + step * 256)
+
+
+@gluon.jit
+def operand(ring, compressed, INDEX: gl.constexpr, QUARTERS: gl.constexpr, RESIDENT: gl.constexpr):
+    """The weights of a step in the ring."""
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    if RESIDENT:
+        scale_words = expanded(
+            ring[5 * INDEX + 1], ring[5 * INDEX + 2], ring[5 * INDEX + 3], ring[5 * INDEX + 4],
+            compressed[1], compressed[3], QUARTERS,
+        )  # fmt: skip
+        return weights(ring[5 * INDEX], scale_words, QUARTERS, LEFT)
+    return weights(ring[2 * INDEX], ring[2 * INDEX + 1], QUARTERS, LEFT)
+
+
+@gluon.jit
+def multiply(
+    x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start, count,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
+    QUARTERS: gl.constexpr, GROUPS: gl.constexpr, DEPTH: gl.constexpr, EARLY_X: gl.constexpr,
+    PASSING: gl.constexpr, RESIDENT: gl.constexpr,
+):  # fmt: skip
+    """The product of a program's weights and the first 8 GROUPS pairs of its block.
+
+    EARLY_X: x of the first eight is loaded a step ahead. Marks are loaded one step before what they lead to.
+    """
+    STEPS: gl.constexpr = K // 128
+    ENTRY: gl.constexpr = 5 if RESIDENT else 2
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    x_at = ()
+    sums = ()
+    for group in gl.static_range(GROUPS):
+        x_at = x_at + (rows_at(x, order, start, count, K, TOP, GATED, group * 8),)
+        sums = sums + (gl.full([QUARTERS * 32, 8], 0.0, gl.float32, SUMS),)
+    ahead = gl.load(x_at[0])
+    for _ in range(0, STEPS // DEPTH - 1):
+        for step in gl.static_range(DEPTH):
+            a = operand(ring, compressed, 0, QUARTERS, RESIDENT)
+            total = ()
+            for group in gl.static_range(GROUPS):
+                now = ahead
+                if EARLY_X and group == 0:
+                    ahead = gl.load(x_at[0] + (step + 1) * 64)
+                else:
+                    now = gl.load(x_at[group] + step * 64)
+                total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
+            sums = total
+            ring = ring[ENTRY:] + request(
+                words_at, scales_at, mark, compressed, DEPTH + step, QUARTERS, PASSING, RESIDENT
+            )
+            if RESIDENT:
+                mark = gl.load(marks_at + (DEPTH + step + 1) * 4)
+        words_at += DEPTH * 2048
+        scales_at += DEPTH * (128 if RESIDENT else 256)
+        if RESIDENT:
+            marks_at += DEPTH * 4
+        moved = ()
+        for group in gl.static_range(GROUPS):
+            moved = moved + (x_at[group] + DEPTH * 64,)
+        x_at = moved
+    LAST: gl.constexpr = DEPTH + STEPS % DEPTH
+    for step in gl.static_range(DEPTH, LAST):
+        ring = ring + request(words_at, scales_at, mark, compressed, step, QUARTERS, PASSING, RESIDENT)
+        if RESIDENT:
+            mark = gl.load(marks_at + (step + 1) * 4)
+    for step in gl.static_range(LAST):
+        a = operand(ring, compressed, step, QUARTERS, RESIDENT)
+        total = ()
+        for group in gl.static_range(GROUPS):
+            now = ahead
+            if EARLY_X and group == 0:
+                if step < LAST - 1:
+                    ahead = gl.load(x_at[0] + (step + 1) * 64)
+            else:
+                now = gl.load(x_at[group] + step * 64)
+            total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
+        sums = total
+    for group in gl.static_range(GROUPS):
+        finish(
+            out, sums[group], order, own, limit, part, start + group * 8, count - group * 8,
+            N, PARTS, GATED, QUARTERS,
+        )  # fmt: skip
+
+
+@gluon.jit
 def few_rows(
     x,
     codes,
     scales,
+    bases,
+    marks,
+    records,
     global_scales,
     order,
     block_expert,
@@ -111,23 +278,19 @@ def few_rows(
     DEPTH: gl.constexpr,
     EARLY_X: gl.constexpr,
     PASSING: gl.constexpr,
+    RESIDENT: gl.constexpr,
     OVERLAP: gl.constexpr,
 ):
     """GATED: out bfloat16 [pairs, N / 2] = SwiGLU of x [rows, K] through gate and up rows, in places of
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
-    x: pairs of bfloat16 as int32. PARTS: global scales of an expert. DEPTH: steps of weights in flight.
-    EARLY_X: x is loaded a step ahead too.
+    x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
+    them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
+    columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
+    EARLY_X: x of the first eight is loaded a step ahead too.
     """
-    GROUPS: gl.constexpr = NT // 8
-    BN: gl.constexpr = QUARTERS * 32
     HALVES: gl.constexpr = 4 // QUARTERS  # programs that share a tile
-    STEPS: gl.constexpr = K // 128
-    LX: gl.constexpr = without(x_layout(GROUPS), 5)
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
     part = gl.program_id(0)
     block = gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
@@ -138,74 +301,46 @@ def few_rows(
     start = gl.load(block_start + block)
     if count > 0:
         tile = expert.to(gl.int64) * (N // 128) + part // HALVES
+        half = part % HALVES
         lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
-        words_at = codes + tile * (16 * K) + part % HALVES * (QUARTERS * 512) + lanes + registers
-        scales_at = (
-            scales + tile * (2 * K) + part % HALVES * (QUARTERS // 2) + scale_offsets(K, QUARTERS, PLACES)
-        )
+        words_at = codes + tile * (16 * K) + half * (QUARTERS * 512) + lanes + registers
+        if RESIDENT:
+            LR: gl.constexpr = scale_layout(2, PLACES)
+            place = along(PLACES, LR, 1, 3)
+            lane = along(4, LR, 2, 3)
+            scales_at = scales + tile * K + (place * 4 + lane)
+            marks_at = marks + tile * (K // 32) + (place // 8 + lane * 0)
+            base = gl.load(bases + tile * 32 + (place + lane * 0)) >> (half * 16)
+            compressed = (records, base, half, half * 16)
+            mark = gl.load(marks_at)
+        else:
+            scales_at = scales + tile * (2 * K) + half * (QUARTERS // 2) + scale_offsets(K, QUARTERS, PLACES)
+            marks_at = marks
+            compressed = (records, records, half, half)
+            mark = half
         ring = ()
         for step in gl.static_range(DEPTH):
-            ring = ring + (load_words(words_at + step * 2048, PASSING), gl.load(scales_at + step * 256))
+            ring = ring + request(words_at, scales_at, mark, compressed, step, QUARTERS, PASSING, RESIDENT)
+            if RESIDENT:
+                mark = gl.load(marks_at + (step + 1) * 4)
         if OVERLAP == WAIT_FOR_X:
             gdc_wait()
             gdc_launch_dependents()
-        # Rows beyond the block's read its last one again, and nothing of them is stored.
-        place = start + gl.minimum(along(8, LX, 1, 5) + along(GROUPS, LX, 0, 5) * 8, count - 1)
-        if GATED:
-            place = gl.load(order + place) // TOP
-        x_at = (
-            x + (place * (K // 2) + along(4, LX, 3, 5) * 4) + (along(4, LX, 2, 5) * 16 + along(4, LX, 4, 5))
-        )
-        if EARLY_X:
-            ahead = gl.load(x_at)
-        sums = gl.full([BN, NT], 0.0, gl.float32, SUMS)
-        for _ in range(0, STEPS // DEPTH - 1):
-            for step in gl.static_range(DEPTH):
-                if EARLY_X:
-                    now = ahead
-                    ahead = gl.load(x_at + (step + 1) * 64)
-                else:
-                    now = gl.load(x_at + step * 64)
-                a = weights(ring[0], ring[1], QUARTERS, LEFT)
-                sums = mma_v2(a, x_operand(now, GROUPS, RIGHT), sums)
-                ring = ring[2:] + (
-                    load_words(words_at + (DEPTH + step) * 2048, PASSING),
-                    gl.load(scales_at + (DEPTH + step) * 256),
-                )
-            words_at += DEPTH * 2048
-            scales_at += DEPTH * 256
-            x_at += DEPTH * 64
-        LAST: gl.constexpr = DEPTH + STEPS % DEPTH
-        for step in gl.static_range(DEPTH, LAST):
-            ring = ring + (load_words(words_at + step * 2048, PASSING), gl.load(scales_at + step * 256))
-        for step in gl.static_range(LAST):
-            if EARLY_X:
-                now = ahead
-                if step < LAST - 1:
-                    ahead = gl.load(x_at + (step + 1) * 64)
-            else:
-                now = gl.load(x_at + step * 64)
-            a = weights(ring[2 * step], ring[2 * step + 1], QUARTERS, LEFT)
-            sums = mma_v2(a, x_operand(now, GROUPS, RIGHT), sums)
         own = global_scales + expert * PARTS
-        if GATED:
-            gate_scale = gl.load(own) * UNSCALE
-            up_scale = gl.load(own + PARTS - 1) * UNSCALE
-            values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
-            store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, NT, True)
+        if NT == 24 and count > 16:
+            multiply(
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
+                count, N, K, PARTS, TOP, GATED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
+            )  # fmt: skip
+        elif NT >= 16 and count > 8:
+            multiply(
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
+                count, N, K, PARTS, TOP, GATED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
+            )  # fmt: skip
         else:
-            store_parts(
-                out,
-                rows_of(sums, QUARTERS, PLACES, NT),
-                order,
-                own,
-                part * BN,
-                start,
-                count,
-                N,
-                PARTS,
-                BN,
-                NT,
-            )
+            multiply(
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
+                count, N, K, PARTS, TOP, GATED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
+            )  # fmt: skip
     elif OVERLAP == WAIT_FOR_X:
         gdc_wait()  # so that what comes after this kernel comes after the one before it too

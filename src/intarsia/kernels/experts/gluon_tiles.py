@@ -14,24 +14,20 @@ follow once at the end. So values of x must be below 2^63.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# Eight E2M1 codes of a word as four bfloat16 pairs times a pair of scales. `e e m` at bits 8:6 of a bfloat16
-# is the number times 2^-126, subnormals included; a product with 2^12 + 2^6 puts two nibbles there, their
-# signs at bit 15. The multiplication with the scale is exact: 2 + 4 significant bits.
+# Eight E2M1 codes of a word, its bits laid out by `packed`, as four bfloat16 pairs times a pair of scales.
+# `s` at bit 15 and `e e m` at bits 8:6 of a bfloat16 are the number times 2^-126, subnormals included: a
+# mask, two rotations and a product of three shifts put the pairs there. The multiplication with the scale is
+# exact: 2 + 4 significant bits.
 CODES_ASM = gl.constexpr("""{
-.reg .b32 upper, top, a, b, c, d;
-shr.u32 upper, $4, 6;
-and.b32 top, $4, 0x80008000;
-and.b32 d, upper, 0x01C001C0;
-or.b32 d, d, top;
-and.b32 a, $4, 0x000F000F;
-and.b32 b, $4, 0x00F000F0;
-and.b32 c, upper, 0x003C003C;
-mul.lo.u32 a, a, 0x1040;
-mul.lo.u32 b, b, 0x0104;
-mul.lo.u32 c, c, 0x0410;
-and.b32 a, a, 0x81C081C0;
+.reg .b32 a, b, c, d;
+and.b32 a, $4, 0x81C081C0;
+shf.l.wrap.b32 b, $4, $4, 10;
+shf.l.wrap.b32 c, $4, $4, 13;
+and.b32 d, $4, 0x001B001B;
+mul.lo.u32 d, d, 0x1084;
 and.b32 b, b, 0x81C081C0;
 and.b32 c, c, 0x81C081C0;
+and.b32 d, d, 0x81C081C0;
 mul.rn.bf16x2 $0, a, $12;
 mul.rn.bf16x2 $1, b, $12;
 mul.rn.bf16x2 $2, c, $12;

@@ -11,11 +11,17 @@ quarters hold gate rows and odd ones the up rows of the same number, which puts 
 are also renumbered inside each 128 (`_rows_of_places`), so that neighbouring lanes write neighbouring values
 of what the next product reads.
 
+The bits of each 32-bit word of codes are moved too. Its codes i and i + 4 become pair i of the operand, a
+bfloat16 of which is `s` at bit 15 and `e e m` at bits 8:6; they lie in the word such that pair 0 is there
+already, pairs 1 and 2 after a rotation, and pair 3 after one product (`_MOVES`), which takes eight
+instructions for eight codes.
+
 `pack` and `unpack` work in place: a layer's experts are gigabytes and no second copy of them may live.
 """
 
+import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -23,14 +29,27 @@ import torch
 from torch import Tensor
 
 from intarsia.formats.stored import Stored
-from intarsia.kernels.device import byte_view
+from intarsia.kernels.device import byte_view, on_device_of
 from intarsia.kernels.errors import KernelError
+from intarsia.kernels.experts.resident import TILE, ResidentScales, compress, expand
 
 FORMATS = ("NVFP4", "W4A16_NVFP4")
-TILE = 128
-"""Rows of a tile and columns of a step."""
 SCRATCH_BYTES = 32 << 20
 """The most memory that a permutation takes beside the stack, unless one expert is larger."""
+# Bits of both halves of a word, and how far they are rotated to the left. Pair 0: to where it is used. Pairs
+# 1 and 2: there less 10 and 13. Pair 3: m to bit 4, e e to 1:0 and s to 3, which a product with
+# 2^2 + 2^7 + 2^12 brings to 6, 8:7 and 15.
+_MOVES = (
+    (0x00070007, 6),
+    (0x00080008, 12),
+    (0x00700070, 24),
+    (0x00800080, 30),
+    (0x07000700, 17),
+    (0x08000800, 23),
+    (0x10001000, 24),
+    (0x60006000, 19),
+    (0x80008000, 20),
+)
 _LARGEST_SCALE = 0x7E  # of E4M3, and positive: the kernels read scales without a sign
 
 
@@ -38,16 +57,16 @@ _LARGEST_SCALE = 0x7E  # of E4M3, and positive: the kernels read scales without 
 class PackedExperts:
     """A stack [E, N, K] of NVFP4 experts in tiles; `gated` where its rows are gate rows and then up rows.
 
-    `codes` uint8 [E, N, K / 2] and `scales` uint8 [E, N, K / 16] hold the stored bytes in another order,
-    `others` the remaining tensors of the format as stored, `global_scales` float32 [E, parts] one for each of
-    equally many rows.
+    `codes` uint8 [E, N, K / 2] and `scales` uint8 [E, N, K / 16] hold the stored bytes in another order, the
+    scales perhaps in their compressed form; `others` the remaining tensors of the format as stored,
+    `global_scales` float32 [E, parts] one for each of equally many rows.
     """
 
     format: str
     shape: tuple[int, ...]
     gated: bool
     codes: Tensor
-    scales: Tensor
+    scales: Tensor | ResidentScales
     others: Mapping[str, Tensor]
     global_scales: Tensor = field(repr=False)
 
@@ -58,13 +77,16 @@ class PackedExperts:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
-        tensors = (self.codes, self.scales, *self.others.values())
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        tensors = (self.codes, *self.others.values())
+        return self.scales.nbytes + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def expert(self, index: int) -> Stored:
         """One matrix as it was stored, in memory of its own."""
-        codes = _to_rows(self.codes[index : index + 1], self.gated, _codes_to_rows)[0]
-        scales = _to_rows(self.scales[index : index + 1], self.gated, _scales_to_rows)[0]
+        codes = _moved(self.codes[index : index + 1].clone(), back=True)
+        codes = _to_rows(codes, self.gated, _codes_to_rows)[0]
+        own = slice(index, index + 1)
+        scales = self.scales[own] if isinstance(self.scales, Tensor) else expand(self.scales, own)
+        scales = _to_rows(scales, self.gated, _scales_to_rows)[0]
         others = {name: tensor[index] if tensor.ndim else tensor for name, tensor in self.others.items()}
         tensors = {"weight": codes, "weight_scale": scales.view(torch.float8_e4m3fn), **others}
         return Stored(self.format, tensors, self.shape[1:])
@@ -102,7 +124,7 @@ def pack(stored: Stored, *, gated: bool) -> PackedExperts:
             expected="positive E4M3 scales",
             action="audit the checkpoint with --values",
         )
-    _in_place(codes, lambda part: _to_tiles(part, gated, _codes_to_tiles))
+    _in_place(codes, lambda part: _moved(_to_tiles(part, gated, _codes_to_tiles), back=False))
     _in_place(scales, lambda part: _to_tiles(part, gated, _scales_to_tiles))
     others = {name: stored[name] for name in stored if name not in ("weight", "weight_scale")}
     scale_2 = stored["weight_scale_2"]
@@ -118,11 +140,28 @@ def pack(stored: Stored, *, gated: bool) -> PackedExperts:
     )
 
 
+def compressed(packed: PackedExperts) -> PackedExperts:
+    """The same stack with its scales in their compressed form. The memory of the plain ones is given back,
+    where nothing else lies in it; `packed` means nothing afterwards.
+    """
+    plain = packed.scales
+    if not isinstance(plain, Tensor):
+        return packed
+    small = replace(packed, scales=compress(plain))
+    memory = plain.untyped_storage()
+    if memory.nbytes() == plain.nbytes:
+        memory.resize_(0)
+    return small
+
+
 def unpack(packed: PackedExperts) -> Stored:
-    """The stack as it was stored, in the memory of `packed`, which means nothing afterwards."""
-    _in_place(packed.codes, lambda part: _to_rows(part, packed.gated, _codes_to_rows))
-    _in_place(packed.scales, lambda part: _to_rows(part, packed.gated, _scales_to_rows))
-    tensors = {"weight": packed.codes, "weight_scale": packed.scales.view(torch.float8_e4m3fn)}
+    """The stack as it was stored, in the memory of `packed`, which means nothing afterwards; scales that are
+    compressed are written out.
+    """
+    _in_place(packed.codes, lambda part: _to_rows(_moved(part, back=True), packed.gated, _codes_to_rows))
+    scales = packed.scales if isinstance(packed.scales, Tensor) else expand(packed.scales)
+    _in_place(scales, lambda part: _to_rows(part, packed.gated, _scales_to_rows))
+    tensors = {"weight": packed.codes, "weight_scale": scales.view(torch.float8_e4m3fn)}
     return Stored(packed.format, tensors | dict(packed.others), packed.shape)
 
 
@@ -150,6 +189,33 @@ def _rows_of_places(rows: int, gated: bool, device: torch.device) -> Tensor:
         n = n & ~127 | (n & 6) << 4 | (n & 0x60) >> 2 | (n & 1) << 2 | n >> 3 & 3
         at = n + quarter % 2 * (rows // 2)
     return at.to(device)
+
+
+def _moved(part: Tensor, back: bool) -> Tensor:
+    """Codes with the bits of their words moved, or moved back, in their own memory."""
+    words = part.view(torch.int32)
+    if part.is_cuda and importlib.util.find_spec("triton") is not None:
+        from intarsia.kernels.experts import triton_packing
+
+        with on_device_of(words):
+            size = triton_packing.SIZE
+            triton_packing.move_bits[(-(-words.numel() // size),)](
+                words, words.numel(), BACK=back, SIZE=size, num_warps=4
+            )
+        return part
+    wide = words.long() & 0xFFFFFFFF
+    total = torch.zeros_like(wide)
+    for mask, left in _MOVES:
+        if back:
+            mask, left = _rotated(mask, left), 32 - left
+        bits = wide & mask
+        total |= (bits << left | bits >> (32 - left)) & 0xFFFFFFFF
+    words.copy_(torch.where(total >= 1 << 31, total - (1 << 32), total))
+    return part
+
+
+def _rotated(number: int, left: int) -> int:
+    return (number << left | number >> (32 - left)) & 0xFFFFFFFF
 
 
 def _to_tiles(part: Tensor, gated: bool, order: Callable[[Tensor], Tensor]) -> Tensor:

@@ -13,37 +13,49 @@ from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import on_device_of
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed
-from intarsia.kernels.experts.packed import TILE, PackedExperts
+from intarsia.kernels.experts.grouping import Groups
+from intarsia.kernels.experts.packed import PackedExperts
+from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
 
 MOST_ROWS = 8192
 """Rows that run at once: what lies between the products takes 300 KB a row at GLM-5.3-Flash's widths."""
 _OVERLAP_UP_TO = 16  # rows for which kernels start before the one before them has ended
-_FEW_PAIRS = 256  # pairs that one program sorts
-_CHUNK = 4096
-_PIECE = 4096
 _COMBINE_SIZE = 512
+_EXPAND_SIZE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight."""
+    """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight.
+
+    registers: the most a thread may have, where the compiler's own number costs a program a multiprocessor.
+    """
 
     pairs: int
     quarters: int
     depth: int
     early_x: bool
     passing: bool = False
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead."""
+    """gluon_prefill.many_rows: pairs of a block and those that only fuller blocks have, blocks of 64 rows,
+    tiles of x and steps of weights in flight.
+    """
 
-    pairs: int
+    rows: int
     quarters: int
     stages: int
     depth: int
+    extra: int = 0
+    registers: int | None = None
+
+    @property
+    def pairs(self) -> int:
+        return self.rows + self.extra
 
 
 Form = Few | Many
@@ -52,11 +64,11 @@ Form = Few | Many
 _ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
 _FORMS: tuple[tuple[float, Form], ...] = (
     (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
-    (16, Few(pairs=16, quarters=4, depth=2, early_x=False)),
-    (24, Many(pairs=32, quarters=2, stages=4, depth=3)),
-    (80, Many(pairs=64, quarters=2, stages=4, depth=2)),
-    (120, Many(pairs=128, quarters=2, stages=3, depth=2)),
-    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2)),
+    (20, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
+    (26, Many(rows=32, quarters=2, stages=4, depth=3)),
+    (80, Many(rows=64, quarters=2, stages=4, depth=2)),
+    (120, Many(rows=128, quarters=2, stages=3, depth=2)),
+    (float("inf"), Many(rows=256, quarters=2, stages=2, depth=2)),
 )
 
 
@@ -109,19 +121,19 @@ def launch(
     with on_device_of(x):
         for begin in range(0, rows, MOST_ROWS):
             part = slice(begin, min(rows, begin + MOST_ROWS))
-            run = _Run(chosen[part], gate_up, down, limit)
+            run = Run(chosen[part], gate_up, down, limit)
             run.combine(run.products(x[part]), weights[part], None if plus is None else plus[part], out[part])
     return out
 
 
-class _Run:
+class Run:
     """The launches of some rows."""
 
     def __init__(self, chosen: Tensor, gate_up: PackedExperts, down: PackedExperts, limit: float) -> None:
-        from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_grouping
+        from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_packing
 
         self.few_rows, self.many_rows = gluon_decode.few_rows, gluon_prefill.many_rows
-        self.combine_rows, self.grouping = triton_experts.combine, triton_grouping
+        self.combine_rows, self.expand_scales = triton_experts.combine, triton_packing.expand_scales
         self.chosen, self.gate_up, self.down, self.limit = chosen, gate_up, down, float(limit)
         self.rows, self.top = chosen.shape
         self.pairs = chosen.numel()
@@ -132,12 +144,17 @@ class _Run:
 
     def products(self, x: Tensor) -> Tensor:
         """float32 [pairs, D] of each pair, without its weight."""
-        arranged = self._group(x)
+        self.group(x)
         inner = torch.empty(self.pairs, self.inner, dtype=torch.bfloat16, device=x.device)
         parts = torch.empty(self.pairs, self.width, dtype=torch.float32, device=x.device)
-        self._product(arranged, self.gate_up, inner)
-        self._product(inner, self.down, parts)
+        self.product(self.groups.x, self.gate_up, inner)
+        self.product(inner, self.down, parts)
         return parts
+
+    def group(self, x: Tensor) -> None:
+        many = isinstance(self.form, Many)
+        experts, each = self.gate_up.shape[0], self.form.pairs
+        self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
 
     def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
         self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
@@ -155,52 +172,7 @@ class _Run:
             **self.options,
         )
 
-    def _group(self, x: Tensor) -> Tensor:
-        """Fill order and blocks; x as the products read it: [rows, D], or [pairs, D] in places of order."""
-        experts, each = self.gate_up.shape[0], self.form.pairs
-        small = self.pairs <= _FEW_PAIRS
-        self.blocks = self.pairs if small else experts + self.pairs // each
-        sizes = (self.pairs, self.blocks, self.blocks, self.blocks, 1)
-        numbers = torch.empty(sum(sizes), dtype=torch.int32, device=x.device)
-        *self.lists, total = torch.split_with_sizes(numbers, sizes)
-        many = isinstance(self.form, Many)
-        arranged = torch.empty(self.pairs if many else self.rows, self.width, dtype=x.dtype, device=x.device)
-        shape = {"K": self.width, "PIECE": _power_of_two_in(self.width, _PIECE)}
-        common = {**shape, "NT": each, "OVERLAP": self.overlap, **self.options}
-        if small:
-            self.grouping.group_few[(1 + self.rows,)](
-                self.chosen,
-                *self.lists,
-                x,
-                arranged,
-                self.pairs,
-                PLACES=max(16, 1 << (self.pairs - 1).bit_length()),
-                num_warps=8,
-                **common,
-            )
-        else:
-            chunk = min(_CHUNK, 1 << (self.pairs - 1).bit_length())
-            self.grouping.group_many[(experts + (0 if many else self.rows),)](
-                self.chosen,
-                *self.lists,
-                total,
-                x,
-                arranged,
-                self.pairs,
-                self.blocks,
-                EXPERTS=experts,
-                CHUNK=chunk,
-                num_warps=4,
-                **common,
-            )
-        if many:
-            order = self.lists[0]
-            self.grouping.gather_rows[(self.pairs,)](
-                x, order, total, arranged, TOP=self.top, **shape, num_warps=4
-            )
-        return arranged
-
-    def _product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
+    def product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
         _, n, k = weight.shape
         gated = weight.gated
         common: dict[str, Any] = {
@@ -209,23 +181,22 @@ class _Run:
             "PARTS": weight.global_scales.shape[1],
             "GATED": gated,
             "QUARTERS": self.form.quarters,
-            "NT": self.form.pairs,
             "DEPTH": min(self.form.depth, k // TILE),
         }
-        operands = (
-            weight.codes.view(torch.int32),
-            weight.scales.view(torch.int32),
-            weight.global_scales,
-            *self.lists,
-            out,
-            self.limit,
-        )
+        if self.form.registers:
+            common["maxnreg"] = self.form.registers
+        codes = weight.codes.view(torch.int32)
+        rest = (weight.global_scales, *self.groups.lists, out, self.limit)
         if isinstance(self.form, Few):
             overlap = (1 if gated else 2) if self.overlap else 0
-            self.few_rows[(n // (32 * self.form.quarters), self.blocks)](
+            self.few_rows[(n // (32 * self.form.quarters), self.groups.blocks)](
                 x.view(torch.int32),
-                *operands,
+                codes,
+                *_scales_of(weight),
+                *rest,
                 **common,
+                RESIDENT=not isinstance(weight.scales, Tensor),
+                NT=self.form.pairs,
                 TOP=self.top,
                 EARLY_X=self.form.early_x,
                 PASSING=self.form.passing,
@@ -234,19 +205,44 @@ class _Run:
                 **self.options,
             )
         else:
-            self.many_rows[(n // (64 * self.form.quarters), self.blocks)](
-                _descriptor(x, self.form.pairs), *operands, **common, STAGES=self.form.stages, num_warps=8
+            self.many_rows[(n // (64 * self.form.quarters), self.groups.blocks)](
+                _descriptor(x, self.form.rows),
+                _descriptor(x, self.form.extra or 8),
+                codes,
+                self._plain_scales(weight),
+                *rest,
+                **common,
+                NT=self.form.rows,
+                EXTRA=self.form.extra,
+                STAGES=self.form.stages,
+                num_warps=8,
             )
 
+    def _plain_scales(self, weight: PackedExperts) -> Tensor:
+        """Scales in tiles, as words: written out for this step where they are compressed."""
+        scales = weight.scales
+        if isinstance(scales, Tensor):
+            return scales.view(torch.int32)
+        out = torch.empty(scales.shape, dtype=torch.uint8, device=weight.device).view(torch.int32)
+        experts, tiles, steps = scales.nibbles.shape[:3]
+        grid = (experts * tiles, -(-steps * TILE // _EXPAND_SIZE))
+        parts = (scales.nibbles, scales.bases, scales.marks, scales.records)
+        self.expand_scales[grid](*parts, out, STEPS=steps, SIZE=_EXPAND_SIZE, num_warps=4)
+        return out
 
-def _descriptor(x: Tensor, pairs: int) -> Any:
-    """Tiles [pairs, 128] of rows of x for the copy engine."""
+
+def _scales_of(weight: PackedExperts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Words of scales, or nibbles, bases, marks and records; what does not exist is the codes."""
+    scales = weight.scales
+    if isinstance(scales, Tensor):
+        words = scales.view(torch.int32)
+        return words, words, words, words
+    return scales.nibbles, scales.bases, scales.marks, scales.records
+
+
+def _descriptor(x: Tensor, rows: int) -> Any:
+    """Tiles [rows, 128] of x for the copy engine."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    return TensorDescriptor.from_tensor(x, [pairs, TILE], gl.NVMMASharedLayout(128, 16, 2))
-
-
-def _power_of_two_in(width: int, most: int) -> int:
-    """The largest power of two that divides `width`, at most `most`."""
-    return min(width & -width, most)
+    return TensorDescriptor.from_tensor(x, [rows, TILE], gl.NVMMASharedLayout(128, 16, 2))

@@ -15,25 +15,20 @@ X_SCALE = tl.constexpr(18446744073709551616.0)
 
 
 @triton.jit
-def ordered(values, BLOCKS: tl.constexpr, MANY: tl.constexpr):
-    """Columns of x [128 BLOCKS] as the products read them, times 2^64; see gluon_tiles and gluon_prefill."""
+def ordered(values, BLOCKS: tl.constexpr):
+    """Columns of x [128 BLOCKS] as the products of few rows read them, times 2^64; see gluon_tiles."""
     values = (values.to(tl.float32) * X_SCALE).to(tl.bfloat16)
     values = values.reshape(BLOCKS, 4, 4, 2, 4)  # lane, word, h, i
-    if MANY:
-        values = values.permute(0, 2, 4, 1, 3)
-    else:
-        values = values.permute(0, 2, 1, 4, 3)
-    return values.reshape(128 * BLOCKS)
+    return values.permute(0, 2, 1, 4, 3).reshape(128 * BLOCKS)
 
 
 @triton.jit
-def arrange_row(x, out, source, target, K: tl.constexpr, PIECE: tl.constexpr, MANY: tl.constexpr):
-    """Row `target` of out from row `source` of x, PIECE columns at a time."""
-    column = tl.arange(0, PIECE)
+def arrange_row(x, out, row, K: tl.constexpr, PIECE: tl.constexpr):
+    """Row of out from the row of x, PIECE columns at a time."""
+    column = row.to(tl.int64) * K + tl.arange(0, PIECE)
     for piece in tl.static_range(K // PIECE):
-        values = tl.load(x + source.to(tl.int64) * K + piece * PIECE + column)
-        at = out + target.to(tl.int64) * K + piece * PIECE + column
-        tl.store(at, ordered(values, PIECE // 128, MANY))
+        values = tl.load(x + piece * PIECE + column)
+        tl.store(out + piece * PIECE + column, ordered(values, PIECE // 128))
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -61,7 +56,7 @@ def group_few(
         gdc_launch_dependents()
     row = tl.program_id(0) - 1
     if row >= 0:
-        arrange_row(x, arranged, row, row, K, PIECE, False)
+        arrange_row(x, arranged, row, K, PIECE)
     else:
         place = tl.arange(0, PLACES)
         own = tl.load(experts + place, mask=place < pairs, other=-1)
@@ -119,7 +114,7 @@ def group_many(
         gdc_launch_dependents()
     expert = tl.program_id(0)
     if expert >= EXPERTS:
-        arrange_row(x, arranged, expert - EXPERTS, expert - EXPERTS, K, PIECE, False)
+        arrange_row(x, arranged, expert - EXPERTS, K, PIECE)
     else:
         below = tl.zeros([CHUNK], tl.int32)
         equal = tl.zeros([CHUNK], tl.int32)
@@ -156,9 +151,72 @@ def group_many(
             done += NT
 
 
-@triton.jit
-def gather_rows(x, order, total, arranged, TOP: tl.constexpr, K: tl.constexpr, PIECE: tl.constexpr):
-    """Row p of arranged [pairs, K]: x of the pair at place p, as the products of many rows read it."""
-    place = tl.program_id(0)
-    if place < tl.load(total):
-        arrange_row(x, arranged, tl.load(order + place) // TOP, place, K, PIECE, True)
+@triton.jit(do_not_specialize=["pairs"])
+def count_pairs(experts, counts, pairs, BINS: tl.constexpr, CHUNK: tl.constexpr):
+    """Row c of counts [chunks, BINS]: how many pairs of chunk c go to each expert. BINS: a power of two above
+    the number of experts; the last bin takes pairs of none.
+    """
+    chunk = tl.program_id(0)
+    place = chunk * CHUNK + tl.arange(0, CHUNK)
+    own = tl.load(experts + place, mask=place < pairs, other=-1)
+    tally = tl.histogram(tl.where(own < 0, BINS - 1, own), BINS)
+    tl.store(counts + chunk * BINS + tl.arange(0, BINS), tally)
+
+
+@triton.jit(do_not_specialize=["pairs", "blocks", "chunks"])
+def place_pairs(
+    experts,
+    counts,
+    order,
+    block_expert,
+    block_start,
+    block_count,
+    total,
+    pairs,
+    blocks,
+    chunks,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    NT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    """Program p: the places of chunk p's pairs, and the blocks of expert p, as `group_many` makes them."""
+    program = tl.program_id(0)
+    bins = tl.arange(0, BINS)
+    before = tl.zeros([BINS], tl.int32)
+    all_of = tl.zeros([BINS], tl.int32)
+    chunk = 0
+    while chunk < chunks:
+        tally = tl.load(counts + chunk * BINS + bins)
+        before += tl.where(chunk < program, tally, 0)
+        all_of += tally
+        chunk += 1
+    all_of = tl.where(bins < EXPERTS, all_of, 0)
+    starts = tl.cumsum(all_of, 0) - all_of
+    if program < EXPERTS:
+        start = tl.sum(tl.where(bins == program, starts, 0), 0)
+        own = tl.sum(tl.where(bins == program, all_of, 0), 0)
+        block = program + start // NT
+        past = program + 1 + (start + own) // NT
+        if program == EXPERTS - 1:
+            past = blocks
+            tl.store(total, start + own)
+        done = 0
+        while block < past:
+            tl.store(block_expert + block, program)
+            tl.store(block_start + block, start + done)
+            tl.store(block_count + block, tl.maximum(tl.minimum(own - done, NT), 0))
+            block += 1
+            done += NT
+    if program < chunks:
+        place = program * CHUNK + tl.arange(0, CHUNK)
+        mine = tl.load(experts + place, mask=place < pairs, other=-1)
+        rank = tl.zeros([CHUNK], tl.int32)
+        for piece in tl.static_range(CHUNK // PIECE):
+            other_place = program * CHUNK + piece * PIECE + tl.arange(0, PIECE)
+            other = tl.load(experts + other_place, mask=other_place < pairs, other=-1)
+            earlier = (other[None, :] == mine[:, None]) & (other_place[None, :] < place[:, None])
+            rank += tl.sum(earlier.to(tl.int32), 1)
+        first = tl.gather(starts + before, tl.maximum(mine, 0), 0)
+        tl.store(order + first + rank, place, mask=mine >= 0)
