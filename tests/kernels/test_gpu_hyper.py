@@ -117,6 +117,7 @@ def flat(result) -> list[Tensor]:
 
 def both(streams, pending, site):
     done = launch.site(streams, pending, site, RULE)
+    pending = hyper.Pending(pending.y + 0, pending.coefficients)  # a block runs between two sites
     return [*flat(done), *launch.finish(done[0], hyper.Pending(pending.y, done[2]), site.norm, 1e-5)]
 
 

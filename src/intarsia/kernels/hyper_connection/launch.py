@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from intarsia.kernels.hyper_connection.sites import Pending, Rule, Site
 
 STREAMS, SUMS = 4, 32
-_TILE, _SPREAD_ROWS = 16, 32
+_TILE, _SPREAD_ROWS = 16, 16
 _CHUNKS = 32  # ranges of columns whose sums are added last; part of the order of additions
 _NARROWEST = 16
 
@@ -50,7 +50,10 @@ def _overlap() -> dict[str, bool]:
 def site(
     streams: Tensor, pending: "Pending | None", weights: "Site", rule: "Rule"
 ) -> tuple[Tensor, Tensor, HyperMix]:
-    """As `hyper_connection.site`; sums over columns are added in an order that depends on D alone."""
+    """As `hyper_connection.site`; sums over columns are added in an order that depends on D alone.
+
+    The streams and what is pending but for its `y` are not from the launch right before this one.
+    """
     from intarsia.kernels.hyper_connection import triton_site as kernels
 
     rows, _, width = streams.shape

@@ -4,7 +4,7 @@
 
 The first owns columns: it brings the streams up to date and multiplies what it holds with its columns of
 `fn`; its sums over columns are parts of the whole ones. The second adds the parts, always in the same order:
-one program a row collects and norms the next input, and beside it one program for 32 rows works out how the
+one program a row collects and norms the next input, and beside it one program for 16 rows works out how the
 site's output will be spread, which takes as long.
 """
 
@@ -15,21 +15,38 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 TILE = tl.constexpr(16)  # rows of a tensor core's product: always so many, whatever the rows of the step
 SUMS = tl.constexpr(32)  # parts kept for each row: the products with `fn`, then the squares
 SQUARES = tl.constexpr(24)
-SPREAD_ROWS = tl.constexpr(32)
+SPREAD_ROWS = tl.constexpr(16)
+
+
+@triton.jit
+def inverse(x):
+    """1 / x of a positive x, in fewer instructions than a division."""
+    root = tl.rsqrt(x)
+    return root * root
 
 
 @triton.jit
 def sigmoid(x):
-    return 1 / (1 + tl.exp(-x))
+    return inverse(1 + tl.exp(-x))
 
 
 @triton.jit
-def spread(x, y, post, mixing, row, valid, j: tl.constexpr, dtype: tl.constexpr):
-    """Stream j of rows [.., 1] after a block's output `y`, rounded once; `x` holds the four streams."""
-    out = tl.load(post + row * 4 + j, mask=valid, other=0) * y
+def settled(x, WIDE: tl.constexpr):
+    """`x`, which the compiler may not work out again in every layout that it is needed in."""
+    if WIDE:
+        return x
+    bits = x.to(tl.int16, bitcast=True)
+    bits = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [bits], dtype=tl.int16, is_pure=False, pack=2)
+    return bits.to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def spread(x, y, shares, j: tl.constexpr):
+    """Stream j of rows after a block's output `y`; `x` holds the four streams, `shares` post and mixing."""
+    out = shares[j] * y
     for i in tl.static_range(4):
-        out += tl.load(mixing + row * 16 + i * 4 + j, mask=valid, other=0) * x[i]
-    return out.to(dtype)
+        out += shares[4 + 4 * i + j] * x[i]
+    return out
 
 
 @triton.jit
@@ -68,7 +85,8 @@ def update_and_measure(
 ):
     """streams, out [R, 4, D]; y [R, D]; post [R, 4]; mixing [R, 4, 4]; fn [24, 4 D]; parts [R, SUMS, ranges].
 
-    The grid is [D / COLUMNS, tiles of rows]. What this reads before `gdc_wait` was written long ago.
+    The grid is [D / COLUMNS, tiles of rows]. Before `gdc_wait` this reads what the site before left: a block
+    runs between two sites, so the launch before this one wrote none of it.
     """
     chunk = tl.program_id(0)
     row = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
@@ -83,6 +101,12 @@ def update_and_measure(
         x = x + (here,)
         if EARLY:
             weights = weights + (tl.load(fn + m * 4 * D + j * D + column, mask=m < SQUARES, other=0),)
+    if UPDATE:
+        shares = ()
+        for k in tl.static_range(4):
+            shares = shares + (tl.load(post + row * 4 + k, mask=valid, other=0),)
+        for k in tl.static_range(16):
+            shares = shares + (tl.load(mixing + row * 16 + k, mask=valid, other=0),)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
@@ -91,15 +115,12 @@ def update_and_measure(
         before = ()
         for i in tl.static_range(4):
             before = before + (x[i].to(tl.float32),)
-        for j in tl.static_range(4):
-            here = spread(before, block, post, mixing, row, valid, j, out.dtype.element_ty)
-            tl.store(out + (row * 4 + j) * D + column, here, mask=valid)
-        # Read back, the operands of the products are loaded as those want them; else every warp would form
-        # all of them for itself.
-        tl.debug_barrier()
         x = ()
         for j in tl.static_range(4):
-            x = x + (tl.load(out + (row * 4 + j) * D + column, mask=valid, other=0),)
+            here = spread(before, block, shares, j).to(out.dtype.element_ty)
+            here = settled(here, WIDE)
+            tl.store(out + (row * 4 + j) * D + column, here, mask=valid)
+            x = x + (here,)
     total = tl.zeros((TILE, SUMS), tl.float32)
     squares = tl.zeros((TILE, COLUMNS), tl.float32)
     for j in tl.static_range(4):
@@ -136,7 +157,7 @@ def columns_to_one(m, eps):
     sums = ()
     out = ()
     for j in tl.static_range(4):
-        sums = sums + (1 / (m[j] + m[4 + j] + m[8 + j] + m[12 + j] + eps),)
+        sums = sums + (inverse((m[j] + m[4 + j]) + (m[8 + j] + (m[12 + j] + eps))),)
     for k in tl.static_range(16):
         out = out + (m[k] * sums[k % 4],)
     return out
@@ -147,7 +168,7 @@ def rows_to_one(m, eps):
     sums = ()
     out = ()
     for i in tl.static_range(4):
-        sums = sums + (1 / (m[4 * i] + m[4 * i + 1] + m[4 * i + 2] + m[4 * i + 3] + eps),)
+        sums = sums + (inverse((m[4 * i] + m[4 * i + 1]) + (m[4 * i + 2] + (m[4 * i + 3] + eps))),)
     for k in tl.static_range(16):
         out = out + (m[k] * sums[k // 4],)
     return out
@@ -159,12 +180,16 @@ def coefficients(
 ):
     """`pre`, `post` [R, 4] and `mixing` [R, 4, 4] of rows [.., 1]."""
     inverse_rms = inverse_rms_of(parts, row, valid, D, CHUNKS, norm_eps)
-    at, inside = tl.reshape(row, (SPREAD_ROWS,)), tl.reshape(valid, (SPREAD_ROWS,))
-    for n in tl.static_range(4):
-        value = sigmoid(scaled(parts, row, valid, n, inverse_rms, scale, base, 0, CHUNKS)) + eps
-        tl.store(pre + at * 4 + n, value, mask=inside)
-        value = 2 * sigmoid(scaled(parts, row, valid, 4 + n, inverse_rms, scale, base, 1, CHUNKS))
-        tl.store(post + at * 4 + n, value, mask=inside)
+    n = tl.arange(0, 4)[None, :]
+    before = tl.zeros((SPREAD_ROWS, 4), tl.float32)
+    after = tl.zeros((SPREAD_ROWS, 4), tl.float32)
+    for i in tl.static_range(4):
+        value = sigmoid(scaled(parts, row, valid, i, inverse_rms, scale, base, 0, CHUNKS)) + eps
+        before = tl.where(n == i, value[:, None], before)
+        value = 2 * sigmoid(scaled(parts, row, valid, 4 + i, inverse_rms, scale, base, 1, CHUNKS))
+        after = tl.where(n == i, value[:, None], after)
+    tl.store(pre + row * 4 + n, before, mask=valid)
+    tl.store(post + row * 4 + n, after, mask=valid)
     m = ()
     for k in tl.static_range(16):
         m = m + (scaled(parts, row, valid, 8 + k, inverse_rms, scale, base, 2, CHUNKS),)
@@ -177,15 +202,19 @@ def coefficients(
         powers = powers + (tl.exp(m[k] - most[k // 4]),)
     sums = ()
     for i in tl.static_range(4):
-        sums = sums + (powers[4 * i] + powers[4 * i + 1] + powers[4 * i + 2] + powers[4 * i + 3],)
+        total = (powers[4 * i] + powers[4 * i + 1]) + (powers[4 * i + 2] + powers[4 * i + 3])
+        sums = sums + (inverse(total),)
     m = ()
     for k in tl.static_range(16):
-        m = m + (powers[k] / sums[k // 4] + eps,)
+        m = m + (powers[k] * sums[k // 4] + eps,)
     m = columns_to_one(m, eps)
     for _ in range(ITERATIONS - 1):
         m = columns_to_one(rows_to_one(m, eps), eps)
+    n = tl.arange(0, 16)[None, :]
+    total = tl.zeros((SPREAD_ROWS, 16), tl.float32)
     for k in tl.static_range(16):
-        tl.store(mixing + at * 16 + k, m[k], mask=inside)
+        total = tl.where(n == k, m[k][:, None], total)
+    tl.store(mixing + row * 16 + n, total, mask=valid)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -210,7 +239,7 @@ def collect_rows(
     ITERATIONS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """x [R, D] and the coefficients. Programs 0 .. rows - 1 take a row each, those after them 32 rows."""
+    """x [R, D] and the coefficients. Programs 0 .. rows - 1 take a row each, those after them 16 rows."""
     program = tl.program_id(0)
     if OVERLAP:
         gdc_wait()
@@ -259,9 +288,13 @@ def finish_rows(
     column = tl.arange(0, WIDTH)
     inside = column < D
     x = ()
+    shares = ()
     for n in tl.static_range(4):
         here = tl.load(streams + row * row_stride + n * stream_stride + column, mask=inside, other=0)
         x = x + (here.to(tl.float32),)
+        shares = shares + (tl.load(post + row * 4 + n),)
+    for k in tl.static_range(16):
+        shares = shares + (tl.load(mixing + row * 16 + k),)
     weight = tl.load(norm + column, mask=inside, other=0).to(tl.float32)
     if OVERLAP:
         gdc_wait()
@@ -269,7 +302,7 @@ def finish_rows(
     block = tl.load(y + row * D + column, mask=inside, other=0)
     total = tl.zeros((WIDTH,), tl.float32)
     for j in tl.static_range(4):
-        here = spread(x, block, post, mixing, row, True, j, out.dtype.element_ty)
+        here = spread(x, block, shares, j).to(out.dtype.element_ty)
         tl.store(out + (row * 4 + j) * D + column, here, mask=inside)
         total += here.to(tl.float32)
     total = (total / 4).to(out.dtype.element_ty).to(tl.float32)
