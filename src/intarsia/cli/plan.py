@@ -13,6 +13,7 @@ from intarsia.core.config import CacheType
 
 if TYPE_CHECKING:
     from intarsia.planning.report import Cut, Plan, RankPlan
+    from intarsia.planning.wire import Wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class PlanCommand:
     """Most working memory while converting."""
     device: str = "cpu"
     """Kind of device that loads: cpu or cuda."""
+    ring: bool = False
+    """Ranks reach only their neighbours: count what the lines of a ring carry."""
     compressed_scales: bool = False
     """Count scales that the manifest compresses as kept so, with scratch to expand them."""
     receipt: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
@@ -62,6 +65,7 @@ class PlanCommand:
             "budget": _size("--budget", self.budget),
             "device": self.device,
             "compressed_scales": self.compressed_scales,
+            "ring": self.ring,
         }
         manifest = api.read_manifest(self.manifest) if self.manifest is not None else None
         result = api.plan(
@@ -75,6 +79,7 @@ class PlanCommand:
             budget=_size("--budget", self.budget),
             device=self.device,
             compressed_scales=self.compressed_scales,
+            ring=self.ring,
         )
         if self.receipt is not None:
             write(plan_receipt(result, settings, checkpoint), self.receipt)
@@ -108,6 +113,8 @@ def show(result: "Plan") -> None:
     if result.cuts:
         columns = ["cut", "axis", "unit", *(f"rank {rank.rank}" for rank in result.ranks), "weights", ""]
         show_table("shares, entries of the cut axis", columns, [_cut(cut) for cut in result.cuts])
+    if result.wire is not None:
+        show_wire(result.wire)
     print(f"exported: {result.exported_tensors:,} tensors, {_bytes(result.exported_bytes)} bytes")
     for name in result.unused:
         print(f"not loaded: {name}")
@@ -118,6 +125,32 @@ def show(result: "Plan") -> None:
         )
     for violation in result.violations:
         print(printable(str(violation)))
+
+
+def show_wire(wire: "Wire") -> None:
+    """What ranks send, and what it costs over known links."""
+    from intarsia.planning.wire import LINKS
+
+    rows = [
+        [
+            link.name,
+            f"{link.latency * 1e6:g}",
+            f"{link.bandwidth / 1e9:g}",
+            f"{wire.step.seconds(link, wire.hops) * 1e3:.2f}",
+            f"{wire.prompt.seconds(link, wire.hops):.3f}",
+            "measured" if link.measured else "assumed",
+        ]
+        for link in LINKS
+    ]
+    prompt = f"prompt of {wire.prompt_tokens:,}, s"
+    columns = ["link", "us an exchange", "GB/s each way", "step, ms", prompt, ""]
+    show_table("time ranks wait for each other, nothing overlapped", columns, rows)
+    where = "the busiest line of the ring carries" if wire.ring else "each rank sends"
+    print(
+        f"on the wire: {where} {_bytes(round(wire.token_bytes))} bytes a token "
+        f"({_bytes(wire.step.bytes)} in {wire.step.exchanges} exchanges a step of {wire.streams} streams), "
+        f"{_bytes(wire.prompt.bytes)} bytes in {_bytes(wire.prompt.exchanges)} exchanges a prompt"
+    )
 
 
 def _row(rank: "RankPlan") -> list[object]:

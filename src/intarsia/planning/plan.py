@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from intarsia.checkpoint import Checkpoint, Resolution, open_checkpoint, resolve
 from intarsia.checkpoint.completeness import compare
@@ -19,6 +20,7 @@ from intarsia.planning.order import Loading
 from intarsia.planning.report import Cut, Plan, RankPlan
 from intarsia.planning.scratch import Scratch
 from intarsia.planning.shares import Parts, on_ranks
+from intarsia.planning.wire import PROMPT_TOKENS, wire
 from intarsia.planning.working import Working
 from intarsia.selection.errors import SelectionError
 from intarsia.selection.manifest import Manifest, manifest_hash
@@ -43,13 +45,15 @@ def plan(
     device: str = "cpu",
     budget: int | None = None,
     kv_cache_dtype: CacheType = "auto",
+    ring: bool = False,
 ) -> Plan:
     """What loading `checkpoint` takes on each of `ranks` ranks, converted as `manifest` says.
 
     `context` tokens for each of `streams` streams are counted as caches, latents as BF16 unless
     `kv_cache_dtype` is "fp8"; with `device_memory` (bytes a rank) the largest window that fits is found.
     `compressed_scales` counts scales that the selection compresses as kept so, with scratch to expand them
-    into. `device` ("cpu" or "cuda") and `budget` are those of the load.
+    into. `device` ("cpu" or "cuda") and `budget` are those of the load. What ranks send each other is counted
+    for links between all of them, or for a `ring`.
 
     Nothing but headers is read, and a folder's shards may end behind theirs. All violations are in the
     result; raises NotACheckpointError and ConfigError when there is nothing to plan with.
@@ -61,7 +65,15 @@ def plan(
     work = _Planner(checkpoint, resolution, source, ranks, Working(device, budget), compressed_scales)
     selection = work.select(manifest)
     work.count(selection)
-    return work.result(manifest, selection, device_memory, context, streams, page, step_rows, kv_cache_dtype)
+    result = work.result(
+        manifest, selection, device_memory, context, streams, page, step_rows, kv_cache_dtype
+    )
+    config = source.family.glm5_next
+    if ranks == 1 or config is None or result.violations:
+        return result
+    tokens = context or min(PROMPT_TOKENS, config.max_position_embeddings)
+    traffic = wire(config, ranks, streams=streams, prompt_tokens=tokens, ring=ring, device=device)
+    return replace(result, wire=traffic)
 
 
 def _source(checkpoint: Checkpoint, resolution: Resolution) -> Source:

@@ -7,6 +7,7 @@ from typing import Any
 from intarsia.core.errors import Violation
 from intarsia.planning.caches import CacheBytes
 from intarsia.planning.shares import Parts
+from intarsia.planning.wire import Wire
 
 Table = Mapping[tuple[str, str], Parts]
 
@@ -88,6 +89,8 @@ class Plan:
     unused: tuple[str, ...]
     violations: tuple[Violation, ...]
     cuts: tuple[Cut, ...] = ()
+    wire: Wire | None = None
+    """What ranks send each other; None for one rank, and where nothing says how to cut."""
 
     @property
     def ok(self) -> bool:
@@ -129,6 +132,7 @@ class Plan:
                 }
                 for cut in self.cuts
             ],
+            "wire": self.wire.as_dict() if self.wire is not None else None,
             "violations": [
                 {name: getattr(item, name) for name in ("rule", "where", "found", "expected", "action")}
                 for item in self.violations
