@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from intarsia.checkpoint import open_checkpoint
 from intarsia.core.config import EngineSettings
 from intarsia.core.errors import UsageError
+from intarsia.engine import joining
 from intarsia.engine.joining import identity, join, plan_hash
 from intarsia.groups.errors import RankMissingError, RanksDifferError, RendezvousError
 from intarsia.loading.arrange import arrange
@@ -29,13 +31,17 @@ def meet(plans, timeout=20.0, **changed):
 
     def run(rank):
         own = {name: values[rank] for name, values in changed.items()}
-        settings = EngineSettings(tp=2, rank=rank, master_port=port, rank_timeout=timeout, **own)
+        settings = EngineSettings(rank=rank, master_port=port, rank_timeout=timeout, **({"tp": 2} | own))
         try:
             results[rank] = join(settings, plans[rank], CPU)
         except Exception as error:
             results[rank] = error
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank, plan in enumerate(plans) if plan]
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}")
+        for rank, plan in enumerate(plans)
+        if plan
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -58,6 +64,54 @@ def test_other_settings_are_refused_on_both_with_both_values(plan):
         assert isinstance(error, RanksDifferError)
         assert {item.where for item in error.violations} == {"drafts", "dtype"}
         assert "3 on rank 0, 1 on rank 1" in str(error)
+
+
+def test_another_count_is_refused_on_both_without_waiting_for_ranks_that_never_come(plan):
+    begin = time.monotonic()
+    for error in meet([plan, plan], tp=[2, 3]):
+        assert isinstance(error, RanksDifferError)
+        assert "2 on rank 0, 3 on rank 1" in str(error)
+    assert time.monotonic() - begin < 12
+
+
+def test_other_versions_are_refused(plan, monkeypatch):
+    monkeypatch.setattr(joining, "version", lambda name: f"1.0 of {threading.current_thread().name}")
+    for error in meet([plan, plan]):
+        assert [item.where for item in error.violations] == ["intarsia"]
+        assert "1.0 of rank 0 on rank 0, 1.0 of rank 1 on rank 1" in str(error)
+
+
+def test_ranks_meet_around_a_ring_and_refuse_the_same(plan):
+    ports = [free_port(), free_port()]
+
+    def run(rank, drafts):
+        settings = EngineSettings(
+            tp=2, rank=rank, drafts=drafts, master_port=ports[rank], rank_timeout=10.0,
+            ring=f"127.0.0.1:{ports[1 - rank]},127.0.0.1:{ports[1 - rank]}",
+        )  # fmt: skip
+        try:
+            results[rank] = join(settings, plan, CPU)
+        except Exception as error:
+            results[rank] = error
+
+    for drafts in ((1, 1), (1, 2)):
+        results = [None, None]
+        threads = [threading.Thread(target=run, args=(rank, drafts[rank])) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        if drafts[0] == drafts[1]:
+            assert [group.rank for group in results] == [0, 1]
+            for group in results:
+                group.store.lines.close()
+        else:
+            assert all("1 on rank 0, 2 on rank 1" in str(error) for error in results)
+
+
+def test_a_ring_is_asked_for_on_each_rank_by_itself():
+    with pytest.raises(UsageError, match="--rank"):
+        EngineSettings(tp=3, ring="10.0.0.1,10.0.0.2")
 
 
 def test_other_checkpoints_are_refused(plan, tmp_path):
