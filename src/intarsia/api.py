@@ -8,7 +8,7 @@ import torch
 
 from intarsia import checkpoint as checkpoints
 from intarsia.checkpoint import AuditReport, Checkpoint, Summary, open_checkpoint
-from intarsia.core.config import CacheType, DataType, EngineSettings, GenerationSettings
+from intarsia.core.config import CacheType, DataType, EngineSettings, GenerationSettings, ScaleForm
 from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.devices import usable_device
@@ -91,6 +91,7 @@ def load(
     dtype: DataType = "float32",
     *,
     kv_cache_dtype: CacheType = "auto",
+    expert_scales: ScaleForm = "expanded",
     manifest: Manifest | None = None,
     budget: int | None = None,
     receipt: Path | None = None,
@@ -100,10 +101,11 @@ def load(
     """Load a network with its weights as stored; `model.logits(tokens)` gives float32 [T, vocabulary].
 
     `source` is a checkpoint, its folder, or the word `demo`; `dtype` is that of activations,
-    `kv_cache_dtype` the form of cached latents ("auto": the same). With a `manifest` the modules it names are
-    converted while they are read; `budget` and `receipt` are those of `load_weights`. Nothing is
-    read before every tensor is known to be there in the right shape and format. With a `group` of several
-    ranks this rank's share is loaded, and all ranks must run the same rows.
+    `kv_cache_dtype` the form of cached latents ("auto": the same), `expert_scales` that of the block scales
+    of NVFP4 experts on a GPU. With a `manifest` the modules it names are converted while they are read;
+    `budget` and `receipt` are those of `load_weights`. Nothing is read before every tensor is known to be
+    there in the right shape and format. With a `group` of several ranks this rank's share is loaded, and all
+    ranks must run the same rows.
 
     Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
     """
@@ -128,6 +130,7 @@ def load(
         device=place,
         group=group,
         latents=kv_cache_dtype,
+        expert_scales=expert_scales,
     )
 
 
@@ -183,6 +186,7 @@ def load_text_model(
         place,
         settings.dtype,
         kv_cache_dtype=settings.kv_cache_dtype,
+        expert_scales=settings.expert_scales,
         group=group,
         progress=progress,
     )

@@ -6,6 +6,7 @@ import torch
 from intarsia.formats.stored import Stored
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed as tiles
+from intarsia.kernels.experts import prepare
 from intarsia.kernels.experts.packed import compressed, pack, refusal, unpack
 
 SHAPE = (3, 512, 256)
@@ -138,3 +139,10 @@ def test_a_stack_that_cannot_be_packed_is_left_alone():
     assert same(stored, before)
     with pytest.raises(KernelError, match="contiguous"):
         pack(stored.map(lambda tensor: tensor[:, ::3] if tensor.ndim == 3 else tensor), gated=False)
+
+
+def test_where_no_kernel_reads_tiles_stacks_stay_and_compressed_scales_are_refused():
+    stacks = stack(), stack((3, 256, 256), parts=1)
+    assert prepare(*stacks, torch.bfloat16, torch.device("cpu")) == stacks
+    with pytest.raises(KernelError, match="the device is cpu"):
+        prepare(*stacks, torch.bfloat16, torch.device("cpu"), resident=True)

@@ -45,6 +45,7 @@ class ReplyOptions(EngineSettings):
             dtype=self.dtype,
             threads=self.threads,
             kv_cache_dtype=self.kv_cache_dtype,
+            expert_scales=self.expert_scales,
             window=self.window,
             drafts=0 if self.no_drafts else self.drafts,
             tp=self.tp,

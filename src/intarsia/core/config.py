@@ -13,6 +13,8 @@ Device = str
 DataType = Literal["float32", "bfloat16"]
 CacheType = Literal["auto", "bfloat16", "fp8"]
 CACHE_TYPES: tuple[CacheType, ...] = ("auto", "bfloat16", "fp8")
+ScaleForm = Literal["expanded", "resident"]
+SCALE_FORMS: tuple[ScaleForm, ...] = ("expanded", "resident")
 
 # Below this a division by the temperature would leave float32 logits no room; 0 means greedy.
 SMALLEST_TEMPERATURE = 1e-4
@@ -152,6 +154,8 @@ class EngineSettings(LoadSettings):
     kv_cache_dtype: CacheType = "auto"
     """How cached latents are stored: auto in the type of activations, bfloat16, or fp8, which takes half of
     bfloat16. Anything narrower than activations loses precision."""
+    expert_scales: ScaleForm = "expanded"
+    """Block scales of NVFP4 experts in a GPU's memory: expanded, or resident in a compressed form."""
     tp: int = 1
     """Ranks the model is spread over; on one host they are started together."""
     rank: int | None = None
@@ -185,4 +189,10 @@ class EngineSettings(LoadSettings):
                 "kv_cache_dtype",
                 found=f"{self.kv_cache_dtype!r}",
                 expected=f"one of {', '.join(CACHE_TYPES)}",
+            )
+        if self.expert_scales not in SCALE_FORMS:
+            raise UsageError(
+                "expert_scales",
+                found=f"{self.expert_scales!r}",
+                expected=f"one of {', '.join(SCALE_FORMS)}",
             )

@@ -72,6 +72,7 @@ def _engine(
         place,
         settings.dtype,
         kv_cache_dtype=settings.kv_cache_dtype,
+        expert_scales=settings.expert_scales,
         group=group,
         progress=progress,
     )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from intarsia.formats.stored import Stored
-from intarsia.kernels.choice import GLUON, TRITON, Case, choose
+from intarsia.kernels.choice import GLUON, TRITON, Case, choose, explain
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch, packed_launch, reference
 from intarsia.kernels.experts.packed import ExpertStack, PackedExperts, compressed, pack, unpack
@@ -64,12 +64,20 @@ def prepare(
     resident: bool = False,
 ) -> tuple[ExpertStack, ExpertStack]:
     """The experts of a layer as the kernel of rows in `dtype` on `device` wants them: as they are, or in
-    tiles and in the same memory, the arguments being spent. `resident`: with their block scales compressed,
-    where they are in tiles.
+    tiles and in the same memory, the arguments being spent.
+
+    `resident`: with their block scales compressed. Raises KernelError where experts in tiles cannot run.
     """
-    if not (isinstance(gate_up, Stored) and isinstance(down, Stored)):
-        return gate_up, down
-    if choose(_case(gate_up, down, dtype, device)) != GLUON:
+    case = _case(gate_up, down, dtype, device)
+    if not (isinstance(gate_up, Stored) and isinstance(down, Stored)) or choose(case) != GLUON:
+        if resident:
+            reasons = [row.refusal for row in explain(case) if row.candidate == GLUON and row.refusal]
+            raise KernelError(
+                "experts",
+                found=f"block scales to be kept compressed, and {(reasons or ['another kernel chosen'])[0]}",
+                expected="experts that run in tiles",
+                action="keep the scales expanded",
+            )
         return gate_up, down
     tiles = pack(gate_up, gated=True), pack(down, gated=False)
     return (compressed(tiles[0]), compressed(tiles[1])) if resident else tiles

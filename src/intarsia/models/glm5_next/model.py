@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from intarsia.core.config import CacheType
+from intarsia.core.config import CacheType, ScaleForm
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import SplitRule, shares, split_rule
 from intarsia.groups.group import SINGLE, Group
@@ -47,10 +47,12 @@ class Glm5NextModel:
         device: torch.device | str,
         group: Group = SINGLE,
         latents: CacheType = "auto",
+        expert_scales: ScaleForm = "expanded",
     ) -> None:
         """Take exactly the weights that families.glm5_next.runtime names; ModelWeightsError otherwise.
 
-        `latents` says how its caches store latents: in `dtype`, bfloat16, or FP8.
+        `latents` says how its caches store latents: in `dtype`, bfloat16, or FP8. `expert_scales`: resident
+        for block scales of experts in their compressed form, KernelError where no kernel reads that.
         """
         self.group = group
         self.vocabulary = shares(split_rule(config, "lm_head"), group.ranks)
@@ -61,7 +63,9 @@ class Glm5NextModel:
         self.dtype = dtype
         self.latents = latents
         self.device = torch.device(device)
-        self.weights = prepare_experts(network_weights(weights, config), dtype, device)
+        self.weights = prepare_experts(
+            network_weights(weights, config), dtype, device, resident=expert_scales == "resident"
+        )
         self._cache_index = {layer: i for i, layer in enumerate(config.kda_layers)}
         self._cache_index |= {layer: i for i, layer in enumerate(config.mla_layers)}
 

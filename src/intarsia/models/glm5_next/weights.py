@@ -156,23 +156,24 @@ def network_weights(flat: Mapping[str, Weight], config: Glm5NextConfig) -> Netwo
 
 
 def prepare_experts(
-    weights: NetworkWeights, dtype: torch.dtype, device: torch.device | str
+    weights: NetworkWeights, dtype: torch.dtype, device: torch.device | str, *, resident: bool = False
 ) -> NetworkWeights:
     """The same network with each layer's experts as their kernel wants them for rows in `dtype`.
 
     Where that is another order of their bytes it is made in their own memory: the stacks given are spent.
+    `resident`: with block scales compressed; KernelError where no kernel reads them so.
     """
-    layers = tuple(replace(layer, block=_prepared(layer.block, dtype, device)) for layer in weights.layers)
-    mtp = weights.mtp and replace(weights.mtp, block=_prepared(weights.mtp.block, dtype, device))
+
+    def prepared(block: BlockWeights) -> BlockWeights:
+        if not isinstance(block.mlp, MoeWeights):
+            return block
+        experts = block.mlp.experts
+        stacks = prepare(experts.gate_up, experts.down, dtype, torch.device(device), resident=resident)
+        return replace(block, mlp=replace(block.mlp, experts=ExpertsWeights(*stacks)))
+
+    layers = tuple(replace(layer, block=prepared(layer.block)) for layer in weights.layers)
+    mtp = weights.mtp and replace(weights.mtp, block=prepared(weights.mtp.block))
     return replace(weights, layers=layers, mtp=mtp)
-
-
-def _prepared(block: BlockWeights, dtype: torch.dtype, device: torch.device | str) -> BlockWeights:
-    if not isinstance(block.mlp, MoeWeights):
-        return block
-    experts = block.mlp.experts
-    stacks = prepare(experts.gate_up, experts.down, dtype, torch.device(device))
-    return replace(block, mlp=replace(block.mlp, experts=ExpertsWeights(*stacks)))
 
 
 def _layer(take: "_Take", config: Glm5NextConfig, index: int) -> LayerWeights:
