@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 import torch
 
 from intarsia.checkpoint.paths import DEMO
+from intarsia.core import receipt as receipts
 from intarsia.core.errors import UsageError
-from intarsia.evidence.errors import RepeatError
+from intarsia.evidence.errors import RepeatError, ReportError
 from intarsia.evidence.forms import tokenizer_of
 from intarsia.evidence.quality.capture import capture
 from intarsia.evidence.quality.documents import read_corpus
@@ -19,6 +21,7 @@ from intarsia.evidence.quality.measure import HELD_OUT, measure_quality
 from intarsia.evidence.quality.repeat import check_repeat
 from intarsia.evidence.quality.settings import QualitySettings
 from intarsia.evidence.quality.windows import WindowPlan, cut_windows
+from intarsia.evidence.rerun import rerun
 from tests.groups.threads import on_ranks
 
 # Float32 sums in another order move a logit by about 1e-6 of the largest, and a KLD by the square of that.
@@ -50,6 +53,20 @@ def test_two_ranks_are_within_float_error_of_one():
     assert found["layers"]["suspects"] == 0
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert all(rank["machine"]["libraries"]["torch"] == torch.__version__ for rank in found["ranks"])
+
+
+def test_ranks_run_again(tmp_path):
+    """The receipt of two ranks is measured again on two ranks, and every figure is equal."""
+    code, _, told = run("demo", "--tp", "2", "--no-layers", "--report", str(tmp_path), *SMALL)
+    assert code == 0, told
+    receipt = receipts.read(next(tmp_path.glob("*.json")))
+    assert rerun(receipt) == []
+    figures = {**receipt.results["figures"], "positions": 63}
+    changed = msgspec.structs.replace(receipt, results={**receipt.results, "figures": figures})
+    assert [violation.where for violation in rerun(changed)] == ["figures.positions"]
+    gone = msgspec.structs.replace(receipt, settings={**receipt.settings, "tokens": "900x4096"})
+    with pytest.raises(ReportError, match="enough for 12 windows"):
+        rerun(gone)
 
 
 def test_the_same_count_gives_the_same_bits():
