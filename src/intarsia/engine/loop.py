@@ -16,7 +16,7 @@ from intarsia.engine.graphs.main_step import MainOutput
 from intarsia.engine.kept import KeptStore, copy_page
 from intarsia.engine.lanes.costs import Costs, MeasuredCosts
 from intarsia.engine.lanes.guesser import Guesser, GuessSource
-from intarsia.engine.lanes.lane import Lane, Unabsorbed
+from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
 from intarsia.engine.lanes.logprobs import token_logprob
 from intarsia.engine.lanes.mtp import MtpGuesses
 from intarsia.engine.lanes.verify import adjusted, draw_rows, drawn_rows, take
@@ -160,12 +160,12 @@ class StepLoop:
             if all(part.recurrent for part in parts):
                 rows = sum(len(part.tokens) for part in parts)
                 self._measured.steps.record(rows, self._clock() - begin)
-            kept = [self._advance(part, hidden, *speaking.get(id(part), (None, ()))) for part in parts]
+            kept = [self._advance(part, hidden, *speaking.get(id(part), (None, None))) for part in parts]
             self._runner.commit(parts, kept)
             if self._watch is not None:
                 self._watch(list(zip(parts, kept, strict=True)))
             self._guess(parts)
-            self._own(parts)
+            self._own(hidden, parts)
             self._keep(hidden, parts)
         except Exception as error:  # whatever the network's failure is, the engine goes on
             self._find_culprit([part for part in parts if part.lane.slot >= 0], error)
@@ -184,15 +184,34 @@ class StepLoop:
             part.lane.suspect = part.end
             self._send_back(part.lane)
 
-    def _speak(self, output: StepOutput, parts: list[Part]) -> dict[int, tuple[Tensor, list[int]]]:
-        """For every part that has logits: the logits, and what its lane draws from them."""
+    def _speak(self, output: StepOutput, parts: list[Part]) -> dict[int, tuple[Tensor | None, list[int]]]:
+        """For every part that has logits: what its lane draws from them, and the logits if they are to be
+        told."""
         logits = output.logits
         if logits is None:
             return {}
-        own = torch.split(logits, [part.logits for part in parts])
+        changed = any(part.lane.adjustment is not None or part.lane.masks is not None for part in parts)
+        told = any(part.lane.request.logprobs is not None for part in parts)
+        own: Sequence[Tensor | None] = [None] * len(parts)
+        if changed or told:
+            own = torch.split(logits, [part.logits for part in parts])
+        if changed:
+            return self._speak_adjusted(parts, own)
+        lanes = [(part.lane, part.logits) for part in parts]
+        drawn = None if output.drawn is None else drawn_rows(output.drawn, lanes)
+        if drawn is None:
+            drawn = draw_rows(logits, lanes)
+        return {id(part): (plain, row) for part, plain, row in zip(parts, own, drawn, strict=True)}
+
+    def _speak_adjusted(
+        self, parts: Sequence[Part], own: Sequence[Tensor | None]
+    ) -> dict[int, tuple[Tensor | None, list[int]]]:
+        """The same where some lanes change their logits first; a lane whose change fails ends alone."""
         rows: list[Tensor] = []
         ready: list[tuple[Part, Tensor]] = []
         for part, plain in zip(parts, own, strict=True):
+            if plain is None:
+                continue
             try:
                 rows.append(adjusted(plain, part.lane))
                 ready.append((part, plain))
@@ -200,15 +219,10 @@ class StepLoop:
                 self._fail(part.lane, error)
         if not ready:
             return {}
-        unchanged = all(changed is plain for changed, plain in zip(rows, own, strict=False))
-        whole = unchanged and len(rows) == len(parts)
-        lanes = [(part.lane, part.logits) for part, _ in ready]
-        drawn = None if output.drawn is None or not whole else drawn_rows(output.drawn, lanes)
-        if drawn is None:
-            drawn = draw_rows(logits if whole else torch.cat(rows), lanes)
+        drawn = draw_rows(torch.cat(rows), [(part.lane, part.logits) for part, _ in ready])
         return {id(part): (plain, tokens) for (part, plain), tokens in zip(ready, drawn, strict=True)}
 
-    def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
+    def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int] | None) -> int:
         """Commit a part's rows, and give its lane what was drawn; how many rows stay."""
         lane, kept = part.lane, 0
         if lane.slot < 0:
@@ -227,10 +241,10 @@ class StepLoop:
             self._fail(lane, error)
         return kept
 
-    def _commit(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int]) -> int:
+    def _commit(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int] | None) -> int:
         """Rows of the part that stay."""
         lane = part.lane
-        if logits is not None and part.verifies:
+        if drawn is not None and part.verifies:
             taken, right = take(lane, logits, drawn)
             self.guesser.record(lane, right)
             lane.done += taken
@@ -238,7 +252,7 @@ class StepLoop:
         lane.done = part.end
         if not part.recurrent and lane.request.prompt_logprobs is not None and not lane.prompt_told:
             self._prompt_logprobs(part, hidden, lane.request.prompt_logprobs)
-        if logits is not None:
+        if drawn is not None:
             take(lane, logits, drawn)
         if not lane.prompt_left and not lane.moments.first_token:
             lane.moments.first_token = self._clock()
@@ -250,9 +264,7 @@ class StepLoop:
         if not self.guesser.follows(lane):
             lane.unabsorbed = Unabsorbed(lane.done)
             return
-        if not lane.unabsorbed.rows:
-            lane.unabsorbed.first = part.position
-        lane.unabsorbed.rows.append(hidden[part.rows.start : part.rows.start + kept])
+        lane.unabsorbed.add(part.position, Stretch(hidden, part.rows.start, part.rows.start + kept))
 
     def _prompt_logprobs(self, part: Part, hidden: Tensor, top: int) -> None:
         lane, following = part.lane, part.lane.prompt[part.position + 1 : part.end + 1]
@@ -273,12 +285,15 @@ class StepLoop:
         replaying = [lane for lane in stepped if not lane.writing]
         self.guesser.run([lane for lane in stepped if lane.writing], prompts + replaying)
 
-    def _own(self, parts: Sequence[Part]) -> None:
+    def _own(self, hidden: Tensor, parts: Sequence[Part]) -> None:
         """What the MTP layer did not take may wait for long: it must not lie in the step's own memory."""
-        for part in parts:
-            rows = part.lane.unabsorbed.rows
-            if part.recurrent and rows:
-                rows[-1] = rows[-1].clone()
+        waiting = [part for part in parts if part.recurrent and part.lane.unabsorbed.rows]
+        if waiting:
+            # The rows that write come first in a step, those of prompts are not kept along.
+            own = hidden[: max(part.rows.stop for part in waiting)].clone()
+            for part in waiting:
+                rows = part.lane.unabsorbed.rows
+                rows[-1] = rows[-1]._replace(step=own)
 
     def _keep(self, hidden: Tensor, parts: Sequence[Part]) -> None:
         for part in parts:

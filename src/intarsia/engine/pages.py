@@ -74,11 +74,12 @@ class PagePool:
 
     def missing(self, stream: int, end: int, begin: int | None = None) -> int:
         """How many free pages `ensure` with the same arguments would take."""
-        held = self._held[stream]
-        fresh = max(0, self.pages_for(end) - len(held))
-        return fresh + sum(
-            not self._writable(held, index, begin) for index in self._written(held, begin, end)
-        )
+        held, last = self._held[stream], -(-end // self._page)
+        missing = max(0, last - len(held))
+        if begin is not None:
+            for page in held[begin // self._page : last]:
+                missing += not self._writable(page, begin)
+        return missing
 
     def ensure(self, stream: int, end: int, begin: int | None = None) -> None:
         """Map pages so that positions from `begin` (by default the mapped end) to `end` can be written.
@@ -103,7 +104,7 @@ class PagePool:
                 action="use a larger pool or fewer streams",
             )
         for index in self._written(held, begin, end):
-            if not self._writable(held, index, begin):
+            if not self._writable(held[index], begin or 0):
                 self._replace(stream, index)
         while len(held) < self.pages_for(end):
             self._map(stream, self._take())
@@ -145,10 +146,9 @@ class PagePool:
             return range(0)
         return range(begin // self._page, min(len(held), self.pages_for(end)))
 
-    def _writable(self, held: list[int], index: int, begin: int | None) -> bool:
-        page = held[index]
+    def _writable(self, page: int, begin: int) -> bool:
         promised = self._promised[page]
-        return self._streams[page] == 1 and (not promised or max(promised) <= (begin or 0))
+        return self._streams[page] == 1 and (not promised or max(promised) <= begin)
 
     def _replace(self, stream: int, index: int) -> None:
         old, new = self._held[stream][index], self._take()

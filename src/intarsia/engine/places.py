@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.engine.budget import PageBudget
 from intarsia.engine.kept import KeepPoint, KeptState, KeptStore, Match, keep_points, restore, take
-from intarsia.engine.lanes.lane import Lane, Unabsorbed
+from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
 from intarsia.engine.pages import PagePool
 from intarsia.engine.settings import GRID, StreamSettings
 from intarsia.engine.sizes import StateSizes
@@ -136,8 +136,9 @@ class Places:
             restore(self._state, lane.slot, kept.snapshot)
             lane.done = kept.position
             hidden = kept.snapshot.hidden
-            rows = [] if hidden is None else [hidden.unsqueeze(0)]
-            lane.unabsorbed = Unabsorbed(kept.position - len(rows), rows)
+            lane.unabsorbed = Unabsorbed(kept.position)
+            if hidden is not None:
+                lane.unabsorbed.add(kept.position - 1, Stretch(hidden.unsqueeze(0), 0, 1))
         if not lane.cache_reason:
             lane.cached, lane.cache_reason = lane.done, match.reason
         lane.points = self._points(lane, match, kept)

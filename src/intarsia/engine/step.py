@@ -80,8 +80,10 @@ class StepRunner:
         pieces = [Piece(part.slot, part.position, part.tokens, part.recurrent) for part in parts]
         speaking = [part for part in parts if part.logits]
         whole = all(part.logits == len(part.tokens) for part in parts)
-        draws = _draws(parts) if whole else None
-        output = self._captured.run(pieces, draws)
+        output = draws = None
+        if self._captured.captures.possible:
+            draws = _draws(parts) if whole else None
+            output = self._captured.run(pieces, draws)
         if output is None:
             hidden = self.model.hidden(self.state.rows(pieces), self.state)
             return StepOutput(hidden, self.logits(hidden, speaking) if speaking else None, None)

@@ -135,18 +135,26 @@ def pack(pieces: Sequence[Piece], count: int, segments: int, out: npt.NDArray[np
 
     `out` int32 [packed_size]: tokens (int64), positions, streams, starts.
     """
-    tokens = out[: 2 * count].view(np.int64)
-    positions, streams = out[2 * count : 3 * count], out[3 * count : 4 * count]
-    starts = out[4 * count : 4 * count + segments + 1]
-    first = starts[0] = 0
-    for index, piece in enumerate(pieces):
-        end = first + len(piece.tokens)
-        tokens[first:end] = piece.tokens
-        positions[first:end] = np.arange(piece.position, piece.position + end - first)
-        streams[first:end] = piece.stream
-        starts[index + 1] = first = end
-    tokens[first:], positions[first:], streams[first:] = 0, 0, NO_STREAM
-    starts[len(pieces) + 1 :] = first
+    tokens: list[int] = []
+    positions: list[int] = []
+    streams: list[int] = []
+    starts = [0]
+    for piece in pieces:
+        tokens += piece.tokens
+        positions += range(piece.position, piece.position + len(piece.tokens))
+        streams += [piece.stream] * len(piece.tokens)
+        starts.append(len(tokens))
+    missing = count - len(tokens)
+    starts += [len(tokens)] * (segments + 1 - len(starts))
+    # Two writes, not a few for every piece: a step has little else to do between two calls of the network.
+    out[: 2 * count].view(np.int64)[:] = tokens + [0] * missing
+    out[2 * count : 4 * count + segments + 1] = [
+        *positions,
+        *[0] * missing,
+        *streams,
+        *[NO_STREAM] * missing,
+        *starts,
+    ]
 
 
 def unpack(packed: Tensor, count: int, segments: int, page_table: Tensor, recurrent: int) -> Rows:

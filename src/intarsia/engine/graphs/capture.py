@@ -81,6 +81,11 @@ class Captures(Generic[T]):
             return cls(None, f"{ranks} ranks exchange partial sums inside a step")
         return cls(CudaRecorder(device))
 
+    @property
+    def possible(self) -> bool:
+        """False where every step runs eagerly."""
+        return self._recorder is not None
+
     def bucket(self, rows: int) -> int | None:
         """Rows of the captured step that serves so many; None if none does."""
         if self._recorder is None:

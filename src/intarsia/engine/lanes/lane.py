@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -17,16 +18,28 @@ from intarsia.engine.requests import Request
 from intarsia.engine.sampling import seed_from
 
 
+class Stretch(NamedTuple):
+    """Rows `begin` to `end` of the hidden rows [R, D] of a step."""
+
+    step: Tensor
+    begin: int
+    end: int
+
+
 @dataclass(slots=True)
 class Unabsorbed:
     """Final-normed hidden rows, from position `first` on, that the MTP layer has not seen."""
 
     first: int = 0
-    rows: list[Tensor] = field(default_factory=list)
+    rows: list[Stretch] = field(default_factory=list)
+    count: int = 0
 
-    @property
-    def count(self) -> int:
-        return sum(rows.shape[0] for rows in self.rows)
+    def add(self, position: int, rows: Stretch) -> None:
+        """Append the rows that begin at `position`, the first ones or those after the last."""
+        if not self.rows:
+            self.first = position
+        self.rows.append(rows)
+        self.count += rows.end - rows.begin
 
 
 @dataclass(slots=True)

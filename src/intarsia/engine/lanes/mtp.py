@@ -13,7 +13,7 @@ from intarsia.engine.graphs.capture import Captures
 from intarsia.engine.graphs.chain_step import ChainSteps, Guessing
 from intarsia.engine.graphs.read import read
 from intarsia.engine.lanes.costs import MeasuredCosts
-from intarsia.engine.lanes.lane import Lane, Unabsorbed
+from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
 from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
@@ -58,7 +58,7 @@ class MtpGuesses:
             return
         begin = time.perf_counter()
         rows = sum(lane.unabsorbed.count for lane, _ in lanes)
-        if self._replay(lanes):
+        if self._captured.captures.possible and self._replay(lanes):
             most = max(1, *(count for _, count in lanes))
             # The graph is one; its passes are taken to cost alike.
             each = (time.perf_counter() - begin) / most
@@ -92,7 +92,8 @@ class MtpGuesses:
             for index in order
             for lane, count in [lanes[index]]
         ]
-        guesses = self._captured.run([replace(piece, recurrent=True) for piece in pieces], hidden, guessing)
+        recurrent = [replace(piece, recurrent=True) for piece in pieces]
+        guesses = self._captured.run(recurrent, [one.step[one.begin : one.end] for one in hidden], guessing)
         if guesses is None:
             return False
         for (lane, _), piece in zip(lanes, pieces, strict=True):
@@ -113,9 +114,7 @@ class MtpGuesses:
         last = (np.cumsum([len(piece.tokens) for piece in pieces]) - 1).tolist()
         for lane, piece in zip(lanes, pieces, strict=True):
             lane.unabsorbed = Unabsorbed(piece.position + len(piece.tokens))
-        state, selected = self._model.mtp_hidden(
-            self._state.rows(pieces), pad_rows(torch.cat(hidden)), self._state
-        )
+        state, selected = self._model.mtp_hidden(self._state.rows(pieces), _gathered(hidden), self._state)
         return state, selected, last
 
     def _guess(self, chains: list[_Chain], state: Tensor) -> list[_Chain]:
@@ -156,7 +155,18 @@ class MtpGuesses:
         return self._model.mtp_hidden(self._state.rows(pieces), state, self._state, shared)
 
 
-def _unabsorbed(lanes: Sequence[Lane]) -> tuple[list[Piece], list[Tensor]]:
+def _gathered(rows: Sequence[Stretch]) -> Tensor:
+    """The rows one after another, padded. Mostly they are all of one step, and one look-up fetches them."""
+    step = rows[0].step
+    if any(one.step is not step for one in rows):
+        return pad_rows(torch.cat([one.step[one.begin : one.end] for one in rows]))
+    places = [place for one in rows for place in range(one.begin, one.end)]
+    if len(step) == padded_count(len(places)) and places == list(range(len(places))):
+        return step
+    return pad_rows(step[torch.tensor(places, device=step.device)])
+
+
+def _unabsorbed(lanes: Sequence[Lane]) -> tuple[list[Piece], list[Stretch]]:
     """The rows that the layer has not seen, and the main network's hidden rows for them."""
     pieces, hidden = [], []
     for lane in lanes:

@@ -50,10 +50,11 @@ def _split(drawn: Sequence[int], lanes: Sequence[tuple[Lane, int]]) -> list[list
     return result
 
 
-def take(lane: Lane, rows: Tensor, drawn: Sequence[int]) -> tuple[int, int]:
+def take(lane: Lane, rows: Tensor | None, drawn: Sequence[int]) -> tuple[int, int]:
     """Append what was drawn to the reply while it confirms the guesses: tokens taken, and guesses confirmed.
 
-    rows [n, V] are the network's own logits. A forced token takes the place of the drawn one.
+    rows [n, V] are the network's own logits, needed where logprobs are told. A forced token takes the place
+    of the drawn one.
     """
     reply, drafts, top = lane.reply, lane.drafts, lane.request.logprobs
     taken = right = 0
@@ -65,7 +66,7 @@ def take(lane: Lane, rows: Tensor, drawn: Sequence[int]) -> tuple[int, int]:
                 found="NaN, infinity or no allowed token",
                 expected="finite numbers",
             )
-        reply.push(token, None if top is None else token_logprob(rows[row], token, top))
+        reply.push(token, None if top is None or rows is None else token_logprob(rows[row], token, top))
         if lane.adjustment is not None:
             lane.adjustment.push(token)
         if lane.copies is not None:
