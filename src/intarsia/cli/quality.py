@@ -137,7 +137,8 @@ def show(found: "Quality") -> None:
         for row in layers.changed[:WORST_SHOWN]
     ]
     if rows:
-        show_table("Weights, worst first", ("tensor", "format", "error", "worst row, times its format", "row"), rows)
+        columns = ("tensor", "format", "error", "worst row, times its format", "row")
+        show_table("Weights, worst first", columns, rows)
     counts = f"{len(layers.changed):,} tensors differ, {layers.identical:,} are equal"
     print(f"{counts}, {len(layers.suspects)} suspect")
 
