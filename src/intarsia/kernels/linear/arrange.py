@@ -3,13 +3,16 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["rows"])
 def arrange_rows(x, out, used, rows, x_stride, K: tl.constexpr, CODES: tl.constexpr, BR: tl.constexpr):
     """out [rows, K]: place [k16, i, lane, h] of each chunk gets column [lane, k16, h, i] for codes, and
-    [lane, k16, i, h] for wider weights (see `fragments`). Rows from `used` on become zeros.
+    [lane, k16, i, h] for wider weights (see `fragments`). Rows from `used` on become zeros. The products may
+    begin at once, and wait before they read.
     """
+    gdc_launch_dependents()
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     column = tl.program_id(1) * 128 + tl.arange(0, 128)
     real = rows if used is None else tl.minimum(tl.load(used), rows)
@@ -43,6 +46,7 @@ def add_parts(
     """outs[i] [rows, NS[i]] = the ranges of parts [RANGES, rows, ..] added in order; the outputs lie side by
     side in them. With LIMIT the one output is the SwiGLU of the parts' halves. Rows from `used` on are zeros.
     """
+    gdc_wait()
     row = tl.program_id(0)
     program = tl.program_id(1)
     real = rows if used is None else tl.minimum(tl.load(used), rows)

@@ -19,6 +19,7 @@ _CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
 MOST_MATRICES = 8
 """Matrices that one launch takes."""
 _FEW_ROWS = 16
+_REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
 _ADDED = 256  # columns of a program that adds ranges
 _LARGEST_EXPONENT = 134
@@ -73,13 +74,14 @@ def refuse_halves(weight: Weight) -> str:
 def _exponents_fit(scale: Tensor) -> bool:
     """Looks once at the scales of a weight, the first time it is used.
 
-    Inside a graph's capture nothing can be looked at: a weight used there first is taken to fit, and if it
-    does not its results are infinite or not numbers.
+    Inside a graph's capture nothing can be looked at; a weight used there first is taken not to fit.
     """
     known = _FITTING.get(scale)
     if known is None:
-        if scale.is_meta or (scale.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if scale.is_meta:
             return True
+        if scale.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
         known = bool((byte_view(scale) <= _LARGEST_EXPONENT).all())
         _FITTING[scale] = known
     return bool(known)
@@ -150,9 +152,11 @@ def _launch_few(
         NT=8 if rows <= 8 else _FEW_ROWS,
         CHUNKS=shape.chunks,
         DEPTH=shape.depth,
+        AHEAD=shape.ahead,
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
+        maxnreg=_REGISTERS if rows > 8 and name != "BF16" else None,
     )
 
 
@@ -207,6 +211,7 @@ def _launch_many(
         GATED=limit is not None and not later,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=shape.warps,
+        launch_pdl=True,
     )
     if not later:
         return
@@ -226,6 +231,7 @@ def _launch_many(
         RANGES=parts,
         SIZE=_ADDED,
         num_warps=2,
+        launch_pdl=True,
     )
 
 

@@ -99,6 +99,7 @@ def few(
     NT: gl.constexpr,
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
+    AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
     MORE: gl.constexpr,
@@ -131,6 +132,7 @@ def few(
         NT,
         CHUNKS,
         DEPTH,
+        AHEAD,
         GATED,
         EVEN,
     )
@@ -164,6 +166,7 @@ def few_rows(
     NT: gl.constexpr,
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
+    AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -177,22 +180,22 @@ def few_rows(
     if used is None:
         few(
             xs, weights, scales, outs, strides, rows, rows, x_stride, LIMIT, NS, FIRST, K, FORMAT, RANGES,
-            WARPS, BN, NT, CHUNKS, DEPTH, GATED, EVEN, False,
+            WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
         )  # fmt: skip
     else:
         real = gl.minimum(gl.load(used), rows)
         if NT == 8:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST, K, FORMAT, RANGES,
-                WARPS, BN, 8, CHUNKS, DEPTH, GATED, EVEN, False,
+                WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
             )  # fmt: skip
         elif real <= 8:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST, K, FORMAT, RANGES,
-                WARPS, BN, 8, CHUNKS, DEPTH, GATED, EVEN, True,
+                WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, True,
             )  # fmt: skip
         else:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST, K, FORMAT, RANGES,
-                WARPS, BN, 16, CHUNKS, DEPTH, GATED, EVEN, False,
+                WARPS, BN, 16, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
             )  # fmt: skip

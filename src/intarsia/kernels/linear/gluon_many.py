@@ -13,6 +13,7 @@ own, for the compiler to see that they do not overlap.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
 
 from intarsia.kernels.linear.fragments import swiglu
 from intarsia.kernels.linear.gluon_tiles import COLUMNS, tile_sums
@@ -67,7 +68,8 @@ def many_rows(
     """As `few_rows`, of x [rows, K] as `arrange_rows` leaves it, described by `xd`.
 
     APART: the programs of the last dimension are ranges; output i is float32 [RANGES, rows, strides[i]], and
-    its padding rows are not written. GATED is for one matrix whose ranges are not apart.
+    its padding rows are not written. GATED is for one matrix whose ranges are not apart. Every program waits
+    for the kernel before, which may still run when this one begins.
     """
     COUNT: gl.constexpr = len(weights)
     HALVES: gl.constexpr = 2 if GATED else 1
@@ -103,10 +105,16 @@ def many_rows(
                 store_tile(out, strides[i], result, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
             elif (program >= FIRST[i]) & (program < FIRST[i + 1]):
                 store_tile(out, strides[i], result, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
-    elif not APART:
-        zeros = gl.full([FEWER, NT], 0.0, gl.float32, store_layout(FEWER, NT, WARPS))
-        for i in gl.static_range(COUNT):
-            if COUNT == 1:
-                store_tile(outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
-            elif (program >= FIRST[i]) & (program < FIRST[i + 1]):
-                store_tile(outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
+    else:
+        gdc_wait()
+        if not APART:
+            zeros = gl.full([FEWER, NT], 0.0, gl.float32, store_layout(FEWER, NT, WARPS))
+            for i in gl.static_range(COUNT):
+                if COUNT == 1:
+                    store_tile(
+                        outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS
+                    )
+                elif (program >= FIRST[i]) & (program < FIRST[i + 1]):
+                    store_tile(
+                        outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS
+                    )

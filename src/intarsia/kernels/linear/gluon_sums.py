@@ -137,6 +137,7 @@ def sums(
     NT: gl.constexpr,
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
+    AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -150,7 +151,7 @@ def sums(
     X_STEP: gl.constexpr = 4 * X_WORDS * CHUNKS
     S_STEP: gl.constexpr = 2 * CHUNKS if FORMAT == MXFP8 else 1
     STEPS: gl.constexpr = ROW // (RANGES * STEP)
-    gl.static_assert(STEPS % DEPTH == 0, "the ring must divide the steps")
+    gl.static_assert(STEPS % DEPTH == 0 and AHEAD <= DEPTH, "the rings must divide the steps")
     LW: gl.constexpr = weight_layout(RANGES, GROUPS, WARPS, CHUNKS, EACH)
     LP: gl.constexpr = without(LW, 6)
     LX: gl.constexpr = x_layout(RANGES, TILES, WARPS, CHUNKS, X_WORDS)
@@ -174,14 +175,16 @@ def sums(
     row = gl.minimum(index(TILES, LQ, 1, 6) * 8 + index(8, LQ, 2, 6), rows - 1)
     xp = x + (row * x_stride + index(RANGES, LQ, 0, 6) * (K // 2 // RANGES) + index(4, LQ, 4, 6) * X_WORDS)
     xp = xp + (index(CHUNKS, LQ, 3, 6) * (4 * X_WORDS) + index(X_WORDS, LQ, 5, 6))
-    ahead = gl.load(xp)
+    xs = ()
+    for j in gl.static_range(AHEAD):
+        xs = xs + (gl.load(xp + j * X_STEP),)
     total = gl.full([RANGES, BN, NT], 0.0, gl.float32, SUMS)
     for _ in range(STEPS // DEPTH - 1):
         for j in gl.static_range(DEPTH):
-            xs = ahead
-            ahead = gl.load(xp + (j + 1) * X_STEP)
+            x_now = xs[0]
+            xs = xs[1:] + (gl.load(xp + (j + AHEAD) * X_STEP),)
             total = multiply(
-                total, ring[0], ring[1], xs, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
+                total, ring[0], ring[1], x_now, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
             )
             later = stream(wp + (DEPTH + j) * STEP)
             ring = ring[2:] + (later, load_scale(sp + (DEPTH + j) * S_STEP, FORMAT))
@@ -189,11 +192,12 @@ def sums(
         sp += DEPTH * S_STEP
         xp += DEPTH * X_STEP
     for j in gl.static_range(DEPTH):
-        xs = ahead
-        if j < DEPTH - 1:
-            ahead = gl.load(xp + (j + 1) * X_STEP)
+        x_now = xs[0]
+        xs = xs[1:]
+        if j + AHEAD < DEPTH:
+            xs = xs + (gl.load(xp + (j + AHEAD) * X_STEP),)
         total = multiply(
-            total, ring[2 * j], ring[2 * j + 1], xs, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
+            total, ring[2 * j], ring[2 * j + 1], x_now, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
         )
     total = gl.reshape(total, [RANGES, GROUPS // 2, WARPS, 2, 8, NT])
     if GATED:

@@ -10,6 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from intarsia.kernels.codes import BLOCK, MXFP8, PLAIN
 from intarsia.kernels.linear.fragments import (
@@ -216,6 +217,8 @@ def tile_sums(
     for j in gl.static_range(DEPTH):
         at = min(j, LAST)
         ring = ring + load_half(wp, sp, at, 0, FORMAT) + load_half(wp, sp, at, 1, FORMAT)
+    # Weights are on their way; only now what the kernel before has written is needed.
+    gdc_wait()
     for j in gl.static_range(STAGES - 1):
         mbarrier.expect(full[j], NT * COLUMNS * 2, pred=j <= LAST)
     gl.thread_barrier()
@@ -223,8 +226,9 @@ def tile_sums(
         tma.async_copy_global_to_shared(xd, [row, begin + j * COLUMNS], full[j], buffers[j], pred=j <= LAST)
     none = gl.full([BN, NT], 0.0, gl.float32, SUMS)
     total = none
-    # A product, its sum and the total do not fit the registers together.
-    SHARED: gl.constexpr = FORMAT == BLOCK and RUNS > 1 and BN * NT // (32 * WARPS) >= 64
+    # Where the total does not fit the registers beside the sums of a range (and the product of a block).
+    MOST: gl.constexpr = 32 if FORMAT == BLOCK else 64  # sums a thread
+    SHARED: gl.constexpr = RUNS > 1 and BN * NT // (32 * WARPS) > MOST
     if SHARED:
         kept = gl.allocate_shared_memory(gl.float32, [BN, NT], gl.SwizzledSharedLayout(8, 1, 8, [1, 0]))
         kept.store(none)

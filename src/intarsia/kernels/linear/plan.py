@@ -14,13 +14,14 @@ _FEW = {1: (4, 64), 2: (2, 32), 4: (1, 16), 8: (1, 16)}
 @dataclass(frozen=True, slots=True)
 class Few:
     """Up to 16 rows of x: `warps` side by side in each of the ranges, `tile` rows of the weight, chunks of 64
-    bytes a step and steps on their way.
+    bytes a step, and steps of weights and of x on their way.
     """
 
     warps: int
     tile: int
     chunks: int
     depth: int
+    ahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def few(ranges: int, columns: int, each: int) -> Few:
     chunks = 2
     steps = columns * each // (ranges * 64 * chunks)
     depth = next(d for d in ((4, 2, 1) if each == 2 else (2, 1)) if steps % d == 0)
-    return Few(warps, tile, chunks, depth)
+    return Few(warps, tile, chunks, depth, 1)
 
 
 def many(ranges: int, weight_rows: int, columns: int, count: int, *, blocks: bool) -> Many:
