@@ -117,18 +117,20 @@ class Bench:
 
 
 def attention(bench: Bench, rows: int, context: int, *, prompt: bool) -> None:
-    """Attention alone; a prompt's rows share most of what they read, so bytes are counted once."""
+    """Attention by each kernel; a prompt's rows share most of what they read: bytes are counted once."""
     turns = 1 if prompt else TURNS
     steps = [bench.step(rows, context, turn, prompt=prompt) for turn in range(turns)]
     chosen = [bench.selection(step) for step in steps]
     q = bench.numbers(rows, HEADS, LATENT)
-    calls = [
-        lambda step=step, selected=selected: mla.attend(q, bench.latents, selected, step, KEY**-0.5)
-        for step, selected in zip(steps, chosen, strict=True)
-    ]
     seen = min(context, TOP)
     read = (context if prompt else rows * seen) * LATENT * 2 + 2 * q.nbytes
-    bench.add("attend", rows, context, microseconds(calls), read, 4.0 * rows * HEADS * seen * LATENT)
+    for name in ("gluon", "triton"):
+        calls = [
+            lambda s=s, c=c, name=name: mla.attend(q, bench.latents, c, s, KEY**-0.5, name=name)
+            for s, c in zip(steps, chosen, strict=True)
+        ]
+        us = microseconds(calls)
+        bench.add(f"attend, {name}", rows, context, us, read, 4.0 * rows * HEADS * seen * LATENT)
 
 
 def heads(bench: Bench, rows: int) -> None:

@@ -19,6 +19,7 @@ PAGE, GROUP, SLOTS = 512, 4, 2051
 STREAMS, WINDOW = 4, 12
 COUNTS = [*range(1, 18), 32, 64]
 DTYPES = (torch.bfloat16, torch.float32)
+KERNELS = [("gluon", torch.bfloat16), ("triton", torch.bfloat16), ("triton", torch.float32)]
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +88,15 @@ MIXED = ((0, 99, 1, True), (1, 2049, 4, True), (2, 0, 1, True), (3, 5000, 3, Tru
 PROMPTS = ((0, 98, 5, False), (1, 2047, 6, False), (2, 0, 4, False), (3, 5990, 3, False))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "dtype"), KERNELS, ids=str)
 @pytest.mark.parametrize(
     "parts", [MIXED, PROMPTS, MIXED[:2] + PROMPTS[2:]], ids=["recurrent", "prompt", "both"]
 )
-def test_attention_is_softmax_attention(parts, dtype):
+def test_attention_is_softmax_attention(parts, name, dtype):
     rows = step(*parts)
     selected, cache = selection(rows), cache_of(dtype)
     q = (0.3 * gpu(rows.tokens.shape[0], HEADS, LATENT, seed=4)).to(dtype)
-    got = mla.attend(q, cache, selected, rows, KEY**-0.5)
+    got = mla.attend(q, cache, selected, rows, KEY**-0.5, name=name)
     expected = exact(q, cache, selected, rows, KEY**-0.5)
     limit = 1e-5 if dtype == torch.float32 else 1e-2
     assert (got.double() - expected).abs().max() <= limit * expected.abs().max()
@@ -129,8 +130,9 @@ def test_latents_in_fp8(form):
     assert torch.equal(got, mla.attend(q, value.bfloat16(), selected, rows, KEY**-0.5)) or form
 
 
+@pytest.mark.parametrize("name", ["gluon", "triton"])
 @pytest.mark.parametrize("form", [True, False])
-def test_extreme_scores_positions_in_any_order_and_values_that_are_not_numbers(form):
+def test_extreme_scores_positions_in_any_order_and_values_that_are_not_numbers(form, name):
     rows = step((0, 2000, 16, form))
     cache, q = cache_of(torch.bfloat16), gpu(16, HEADS, LATENT, seed=5).bfloat16()
     selected = torch.full((16, SLOTS), -1, dtype=torch.int32, device="cuda")
@@ -146,7 +148,7 @@ def test_extreme_scores_positions_in_any_order_and_values_that_are_not_numbers(f
     cache[bad, 9] = torch.nan
     selected[selected == 9] = -1
     selected[5, 2050] = 9
-    got = mla.attend(q, cache, selected, rows, KEY**-0.5)
+    got = mla.attend(q, cache, selected, rows, KEY**-0.5, name=name)
     expected = exact(q, cache, selected, rows, KEY**-0.5)
     for row in (0, 1):
         assert (got[row].double() - expected[row]).abs().max() <= 1e-2 * expected[row].abs().max()
@@ -156,14 +158,14 @@ def test_extreme_scores_positions_in_any_order_and_values_that_are_not_numbers(f
     assert got[5].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "dtype"), KERNELS, ids=str)
 @pytest.mark.parametrize("form", [True, False])
-def test_bits_of_an_attended_row_are_its_own(form, dtype):
+def test_bits_of_an_attended_row_are_its_own(form, name, dtype):
     parts = [(0, 2030, 20, form), (1, 90, 12, form), (2, 4000, 20, form), (3, 0, 12, form)]
     rows = step(*parts)
     selected, cache = selection(rows), cache_of(dtype)
     q = (0.3 * gpu(64, HEADS, LATENT, seed=6)).to(dtype)
-    whole = mla.attend(q, cache, selected, rows, KEY**-0.5)
+    whole = mla.attend(q, cache, selected, rows, KEY**-0.5, name=name)
     wrong = []
     for count in COUNTS[:: 1 if dtype == torch.bfloat16 else 5]:
         for stream, at, _, _ in parts[:3]:
@@ -173,7 +175,7 @@ def test_bits_of_an_attended_row_are_its_own(form, dtype):
             rest = (own.starts, own.page_table, own.recurrent_segments)
             own = Rows(own.tokens[:count], own.positions[:count], own.streams[:count], *rest)
             part = slice(first, first + len(own.positions))
-            got = mla.attend(q[part], cache, selected[part], own, KEY**-0.5)
+            got = mla.attend(q[part], cache, selected[part], own, KEY**-0.5, name=name)
             if not torch.equal(got[:taken], whole[first : first + taken]):
                 wrong.append((count, stream))
     assert not wrong
@@ -312,7 +314,8 @@ def test_a_captured_graph_gives_the_eager_bits_for_other_rows():
 
     def work() -> tuple[Tensor, Tensor]:
         entered = entry.launch(*raw, first)
-        attended = mla.attend(products.absorb(q, kv_b, KEY, VALUE), cache, chosen, first, KEY**-0.5)
+        absorbed = products.absorb(q, kv_b, KEY, VALUE)
+        attended = mla.attend(absorbed, cache, chosen, first, KEY**-0.5, name="gluon")
         return entered, products.expand(attended, kv_b, KEY, VALUE)
 
     work()
@@ -335,7 +338,7 @@ def test_a_captured_graph_gives_the_eager_bits_for_other_rows():
     assert (captured[1][7:] == 0).all()
 
 
-def test_the_table_takes_triton_and_the_reference_agrees():
+def test_the_table_takes_the_kernel_for_hopper_and_the_reference_agrees():
     rows = step(*MIXED)
     selected, cache = selection(rows), cache_of(torch.bfloat16).nan_to_num(0.0)
     q = (0.3 * gpu(16, HEADS, LATENT, seed=4)).bfloat16()
@@ -343,5 +346,5 @@ def test_the_table_takes_triton_and_the_reference_agrees():
 
     expected = reference.attend(q, cache, selected, rows, KEY**-0.5)
     torch.testing.assert_close(attend(q, cache, selected, rows, KEY**-0.5), expected, rtol=1e-2, atol=1e-2)
-    case = choice.Case("attend", (), q.dtype, q.device, (LATENT,))
-    assert [row.candidate for row in choice.explain(case) if row.chosen] == ["triton"]
+    case = choice.Case("attend", ("BF16",), q.dtype, q.device, (LATENT,))
+    assert [row.candidate for row in choice.explain(case) if row.chosen] == ["gluon"]

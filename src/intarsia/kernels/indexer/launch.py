@@ -8,7 +8,7 @@ from torch import Tensor
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import on_device_of, wide
 from intarsia.kernels.indexer.selection import selected_width
-from intarsia.kernels.norm.launch import power_of_two
+from intarsia.kernels.norm.launch import overlapped, power_of_two
 from intarsia.kernels.rows import Rows
 
 # Pools of a tile: part of the order of additions.
@@ -105,6 +105,7 @@ def launch_scores(
             WIDE=full,
             STAGES=2,
             num_warps=4,
+            **overlapped(size),
         )
 
 
@@ -132,6 +133,7 @@ def launch_selection(
         "CHUNK": chunk,
         "CHUNKS": chunks,
         "num_warps": _WARPS,
+        **overlapped(size),
     }
     least = max(power_of_two(2 * kept), min(chunk, _SMALL_CHUNK))
     with on_device_of(scores):

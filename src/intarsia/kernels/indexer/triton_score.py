@@ -8,6 +8,7 @@ the same instructions whatever else the program does.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["base", "rows"])
@@ -35,11 +36,15 @@ def score_tiles(
     RB: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """q [R, H, D], weights float32 [R, H]; scores float32 [rows, width] of the rows from `base` on. Pools
     that a row does not see are not written, nor is anything for rows that see LEAST pools or fewer. The grid
     is [programs a segment, segments, blocks of RB rows].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     segment = tl.program_id(1)
     first = tl.maximum(tl.load(starts + segment), base) + tl.program_id(2) * RB
     end = tl.minimum(tl.minimum(tl.load(starts + segment + 1), base + rows), first + RB)

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The best pools of a row, exactly: of equal scores those with the lowest number; then their tokens.
 
-Scores become integers in the same order. The smallest number that at least KEEP of them reach is found by
-halving the range between the lowest and the highest, each time by counting all; it ends early when exactly
+Scores become integers in the same order. The largest number that at least KEEP of them reach is found by
+narrowing the range between the lowest and the highest, each time by counting all; it ends early when exactly
 KEEP reach it. Those above it are kept, and of those equal to it the first, in the order of their numbers.
 
 A row sees few pools, or one chunk of them, or several: several chunks leave their best to a second kernel,
@@ -12,6 +12,7 @@ chunk.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 NONE = tl.constexpr(-(2**31))
 
@@ -25,18 +26,44 @@ def ordered(score):
 
 
 @triton.jit
+def between(low, high, reached, passed, KEEP: tl.constexpr):
+    """A guess from low + 1 to high at the number that KEEP reach, if `reached` reach `low` and `passed` are
+    above `high`, and their logarithm falls evenly.
+    """
+    first = tl.where(low < 0, low ^ 0x7FFFFFFF, low).to(tl.float32, bitcast=True)
+    last = tl.where(high < 0, high ^ 0x7FFFFFFF, high).to(tl.float32, bitcast=True)
+    most = tl.log2(reached.to(tl.float32))
+    least = tl.log2(tl.maximum(passed.to(tl.float32), 0.5))
+    share = (most - tl.log2(KEEP + 0.0)) / (most - least)
+    guess = ordered(first + (last - first) * share)
+    return tl.minimum(tl.maximum(guess, low + 1), high)
+
+
+@triton.jit
 def best(key, KEEP: tl.constexpr):
     """Which of `key` are among the KEEP largest that are not NONE, and how many of those come before each."""
     there = key != NONE
     low = tl.min(tl.where(there, key, 2**31 - 1), 0)
     high = tl.max(key, 0)
-    if tl.sum(there.to(tl.int32), 0) <= KEEP:
+    reached = tl.sum(there.to(tl.int32), 0)
+    passed = reached * 0
+    if reached <= KEEP:
         high = low
+    turn = passed
     while low < high:
+        # By halving, a search ends; by guessing, it mostly ends soon.
         middle = (low | high) - ((low ^ high) >> 1)
-        reached = tl.sum((key >= middle).to(tl.int32), 0)
-        low = tl.where(reached >= KEEP, middle, low)
-        high = tl.where(reached > KEEP, high, tl.where(reached == KEEP, middle, middle - 1))
+        if turn % 2 == 0:
+            middle = between(low, high, reached, passed, KEEP)
+        count = tl.sum((key >= middle).to(tl.int32), 0)
+        if count >= KEEP:
+            low = middle
+            reached = count
+            high = tl.where(count == KEEP, middle, high)
+        else:
+            high = middle - 1
+            passed = count
+        turn += 1
     above = (key > low) & there
     equal = (key == low) & there
     missing = KEEP - tl.sum(above.to(tl.int32), 0)
@@ -78,11 +105,15 @@ def select_chunks(
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     LEAST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """scores float32 [rows, width] of the rows from `base` on; selected int32 [R, TOP + GROUP - 1]; kept
     int32 [rows, CHUNKS, TOP / GROUP]. Rows that see one chunk are done. The grid is [CHUNKS, rows]; LEAST: up
     to so many pools are dealt with by code for no more.
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     KEEP: tl.constexpr = TOP // GROUP
     chunk = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
@@ -157,10 +188,14 @@ def select_kept(
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     SIZE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Chooses among what the chunks kept, for rows that see several. SIZE: a power of two, at least all of a
     row's kept pools. The grid is [rows].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     KEEP: tl.constexpr = TOP // GROUP
     line = tl.program_id(0).to(tl.int64)
     row = line + base

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from intarsia.kernels.choice import TRITON, Case, choose
+from intarsia.kernels.choice import REFERENCE, TRITON, Case, choose
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.mla import launch, products, reference
 from intarsia.kernels.rows import Rows
@@ -40,8 +40,10 @@ def attend(
     neighbours; they may depend on its form, recurrent or prompt. Padding rows get zeros, whatever `selected`
     says of them. `segment_rows`, how many rows a recurrent segment has at most, bounds the memory it takes.
     """
-    if choose(Case("attend", (), q.dtype, q.device, (q.shape[-1],))) == TRITON:
-        return launch.attend(q, cache, selected, rows, scale, latent_scales, segment_rows)
+    stored = "FP8" if latent_scales is not None else format_of(cache)
+    name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
+    if name != REFERENCE:
+        return launch.attend(q, cache, selected, rows, scale, latent_scales, segment_rows, name)
     return reference.attend(q, cache, selected, rows, scale, latent_scales)
 
 

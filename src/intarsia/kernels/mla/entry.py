@@ -10,7 +10,7 @@ from intarsia.kernels.device import on_device_of
 from intarsia.kernels.indexer.pooling import pool_keys
 from intarsia.kernels.mla.latents import write_latents
 from intarsia.kernels.norm import layer_norm, rms_norm
-from intarsia.kernels.norm.launch import power_of_two
+from intarsia.kernels.norm.launch import overlapped, power_of_two
 from intarsia.kernels.rows import Rows
 
 
@@ -123,5 +123,6 @@ def launch(latents: Latents, keys: IndexKeys | None, rows: Rows) -> Tensor:
             GROUP=keys.ape.shape[0] if keys else 1,
             RING=keys.tail.shape[1] if keys else 1,
             num_warps=4,
+            **overlapped(count),
         )
     return out

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intarsia.kernels.choice import Case, offer
+from intarsia.kernels.choice import GLUON, TRITON, Case, offer
 from intarsia.kernels.device import on_device_of, wide
-from intarsia.kernels.norm.launch import power_of_two
+from intarsia.kernels.norm.launch import overlapped, power_of_two
 from intarsia.kernels.rows import Rows
 
 LOG2_E = 1.4426950408889634
@@ -27,13 +27,23 @@ def refuse_rows(case: Case) -> str:
     return ""
 
 
+def refuse_gluon(case: Case) -> str:
+    """Why the kernel for Hopper cannot attend, or the empty string; shape: the width of a latent."""
+    if case.dtype != torch.bfloat16 or case.formats[0] != "BF16":
+        kind = str(case.dtype).removeprefix("torch.")
+        return f"rows of {kind}, latents in {case.formats[0]}; bfloat16 is needed"
+    return "" if case.shape[0] == 512 else f"latents of {case.shape[0]} columns; 512 are needed"
+
+
 offer("attend", refuse_rows)
+offer("attend", refuse_gluon, GLUON)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """Absorbed queries [R, H, L] and what they attend to."""
+    """Absorbed queries [R, H, L], what they attend to, and whose kernels do it."""
 
+    name: str
     q: Tensor
     cache: Tensor
     scales: Tensor | None
@@ -78,11 +88,15 @@ def attend(
     scale: float,
     latent_scales: Tensor | None = None,
     segment_rows: int | None = None,
+    name: str = TRITON,
 ) -> Tensor:
-    """As `mla.attend`: two launches for rows in the recurrent form, one for rows in the prompt form."""
+    """As `mla.attend`, by the kernels of that name: two launches for rows in the recurrent form, one for
+    those in the prompt form.
+    """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     segments, recurrent = rows.starts.shape[0] - 1, rows.recurrent_segments
-    case = _Attention(q.contiguous(), cache, latent_scales, selected.contiguous(), rows, scale * LOG2_E)
+    factor = scale * LOG2_E
+    case = _Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor)
     count = q.shape[0]
     with on_device_of(q):
         if recurrent:
@@ -103,25 +117,39 @@ def _attend_ranges(case: _Attention, out: Tensor, most: int, *, alone: bool) -> 
     each = max(1, -(-(case.tiles - 1) // splits))
     parts = torch.empty(most, heads, splits, latent, dtype=torch.float32, device=out.device)
     stats = torch.empty(most, heads, splits, 2, dtype=torch.float32, device=out.device)
-    block, warps = next(rest for limit, *rest in _RANGE_HEADS if limit is None or most <= limit)
-    block = case.heads_each(block)
-    kernels.attend_ranges[(splits, -(-heads // block), most)](
-        *case.tensors,
+    if case.name == GLUON:
+        _attend_tiles(case, out, (parts, stats), 0, end, (splits, each, most))
+    else:
+        block, warps = next(rest for limit, *rest in _RANGE_HEADS if limit is None or most <= limit)
+        block = case.heads_each(block)
+        kernels.attend_ranges[(splits, -(-heads // block), most)](
+            *case.tensors,
+            parts,
+            stats,
+            *case.numbers,
+            end,
+            case.slots,
+            HB=block,
+            EACH=each,
+            EACH_SIZE=power_of_two(each),
+            SPLITS=splits,
+            # Codes are decoded in registers, and four warps have too few.
+            num_warps=warps if case.scales is None else 8,
+            **case.constants,
+            **overlapped(rows),
+        )
+    kernels.add_ranges[(heads, rows if alone else most)](
         parts,
         stats,
-        *case.numbers,
+        case.rows.starts,
+        out,
         end,
-        case.slots,
-        HB=block,
-        EACH=each,
-        EACH_SIZE=power_of_two(each),
+        H=heads,
+        L=latent,
         SPLITS=splits,
-        # Codes are decoded in registers, and four warps have too few.
-        num_warps=warps if case.scales is None else 8,
-        **case.constants,
-    )
-    kernels.add_ranges[(heads, rows if alone else most)](
-        parts, stats, case.rows.starts, out, end, H=heads, L=latent, SPLITS=splits, ZERO=alone, num_warps=4
+        ZERO=alone,
+        num_warps=4,
+        **overlapped(rows),
     )
 
 
@@ -129,6 +157,10 @@ def _attend_rows(case: _Attention, out: Tensor) -> None:
     from intarsia.kernels.mla import triton_attend as kernels
 
     rows, heads, _ = out.shape
+    if case.name == GLUON:
+        begin, end = case.rows.recurrent_segments, case.rows.starts.shape[0] - 1
+        _attend_tiles(case, out, (out, out), begin, end, (1, max(1, case.tiles - 1), rows))
+        return
     block = case.heads_each(_ROW_HEADS)
     kernels.attend_rows[(-(-heads // block), rows)](
         *case.tensors,
@@ -141,4 +173,42 @@ def _attend_rows(case: _Attention, out: Tensor) -> None:
         EACH_SIZE=power_of_two(max(1, case.tiles - 1)),
         num_warps=8 if block == _ROW_HEADS else 4,
         **case.constants,
+        **overlapped(rows),
+    )
+
+
+def _attend_tiles(
+    case: _Attention,
+    out: Tensor,
+    partial: tuple[Tensor, Tensor],
+    begin: int,
+    end: int,
+    shape: tuple[int, int, int],
+) -> None:
+    """`partial`: sums and statistics of ranges; shape: ranges, tiles of a range, rows."""
+    from intarsia.kernels.mla import gluon_attend as kernels
+
+    splits, each, rows = shape
+    q, cache, _, selected, *where = case.tensors
+    heads, latent = out.shape[1:]
+    kernels.attend_tiles[(splits, -(-heads // _ROW_HEADS), rows)](
+        q,
+        cache,
+        selected,
+        *where,
+        out,
+        *partial,
+        *case.numbers,
+        begin,
+        end,
+        case.slots,
+        H=heads,
+        L=latent,
+        PAGE=case.cache.shape[1],
+        EACH=each,
+        EACH_SIZE=power_of_two(each),
+        TILES=case.tiles,
+        SPLITS=splits,
+        num_warps=8,
+        **overlapped(out.shape[0]),
     )

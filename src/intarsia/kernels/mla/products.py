@@ -7,6 +7,7 @@ from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import on_device_of, wide
 from intarsia.kernels.mla.launch import refuse_rows
+from intarsia.kernels.norm.launch import overlapped
 from intarsia.kernels.weights import Weight
 
 FORMATS = ("BF16", "F32")
@@ -57,6 +58,7 @@ def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
             WIDE=full,
             STAGES=stages,
             num_warps=warps,
+            **overlapped(rows),
         )
     return out
 
@@ -86,6 +88,7 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
             WIDE=full,
             STAGES=stages,
             num_warps=warps,
+            **overlapped(rows),
         )
     return out
 

@@ -16,6 +16,7 @@ comes from the tensor core as well, as the product with a column of ones.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOWEST = tl.constexpr(-1e38)
 """The maximum before any score: finite, so that scaling by it gives no NaN."""
@@ -71,11 +72,15 @@ def attend_ranges(
     SPLITS: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """q [R, H, L]; parts float32 [R, H, SPLITS, L]; stats float32 [R, H, SPLITS, 2]: the maximum in powers of
     two and the sum of weights, which is zero for a range without positions; nothing else is written for such
     a range. Rows up to starts[end_at] are dealt with. The grid is [SPLITS, blocks of heads, R].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(2)
     if row >= tl.load(starts + end_at):
         return
@@ -131,10 +136,14 @@ def add_ranges(
     L: tl.constexpr,
     SPLITS: tl.constexpr,
     ZERO: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """out [R, H, L] from the ranges, added in order; rows from starts[end_at] on get zeros when ZERO. The
     grid is [H, R].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(1)
     own = row.to(tl.int64) * H + tl.program_id(0)
     c = tl.arange(0, L)
@@ -184,10 +193,14 @@ def attend_rows(
     TILES: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """q, out [R, H, L]; rows from starts[begin_at] to starts[end_at] are dealt with, rows from there on get
     zeros. The grid is [blocks of heads, R].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(1)
     h = tl.program_id(0) * HB + tl.arange(0, HB)
     c = tl.arange(0, L)

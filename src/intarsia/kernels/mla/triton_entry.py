@@ -9,6 +9,7 @@ reads those from the ring before it overwrites any entry.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from intarsia.kernels.norm.triton_norm import centered, rms
 
@@ -144,11 +145,15 @@ def enter_rows(
     PAGE: tl.constexpr,
     GROUP: tl.constexpr,
     RING: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """q, q_out [R, Q]; kv [R, L]; keys, gates [R, D]; latents [pages + 1, PAGE, L]; tail [streams, RING,
     2 * D]; pooled [pages + 1, PAGE / GROUP, D]. The grid is [max(R, segments), roles]: query latents,
     latents, and where there are keys groups and segments.
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     index = tl.program_id(0)
     role = tl.program_id(1)
     if index >= tl.where(role == 3, segments, rows):

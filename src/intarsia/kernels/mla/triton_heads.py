@@ -7,6 +7,7 @@ One chain of additions an element, in steps of BK; how many rows or columns a pr
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -32,8 +33,12 @@ def absorb_rows(
     BK: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """out [R, H, L] = q [R, H, K] times key rows, head by head. The grid is [L / LB, H, blocks of rows]."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     head = tl.program_id(1)
     column = tl.program_id(0) * LB + tl.arange(0, LB)
     r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
@@ -63,10 +68,14 @@ def expand_rows(
     BK: tl.constexpr,
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """out [R, H, V] = latents [R, H, L] times value rows, head by head. The grid is [V / VB, H, blocks of
     rows].
     """
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     head = tl.program_id(1)
     v = tl.program_id(0) * VB + tl.arange(0, VB)
     r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
