@@ -18,6 +18,8 @@ from intarsia.kernels.weights import Weight
 _CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
 MOST_MATRICES = 8
 """Matrices that one launch takes."""
+OVERLAP = False
+"""Whether products of few rows begin, with their weights, while the kernel before still runs."""
 _FEW_ROWS = 16
 _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
@@ -156,6 +158,7 @@ def _launch_few(
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
+        launch_pdl=OVERLAP,
         maxnreg=_REGISTERS if rows > 8 and name != "BF16" else None,
     )
 
