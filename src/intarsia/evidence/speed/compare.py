@@ -11,6 +11,8 @@ from intarsia.evidence.bootstrap import interval_of_mean
 from intarsia.evidence.errors import IncomparableError
 
 Run = Mapping[str, Any]
+FEWEST_PAIRS = 3
+"""Of two pairs every interval is just both of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class CellComparison:
     def verdict(self) -> str:
         """What the interval and the drift allow to say."""
         low, high = self.interval
+        if self.pairs < FEWEST_PAIRS:
+            return "too few pairs to say"
         if low <= 0 <= high:
             return "no difference shown"
         if abs(self.change) <= abs(self.drift):
