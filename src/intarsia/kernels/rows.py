@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,8 +100,7 @@ class Segment:
         return self.position + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What a caller asks to run of one stream: `tokens` from `position` on."""
 
     stream: int
@@ -116,13 +116,21 @@ def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
     """
     ordered = [piece for piece in pieces if piece.recurrent] + [p for p in pieces if not p.recurrent]
     count, segments = padded_count(sum(len(piece.tokens) for piece in ordered)), len(ordered)
-    pinned = page_table.device.type == "cuda"
-    packed = torch.empty(packed_size(count, segments), dtype=torch.int32, pin_memory=pinned)
-    pack(ordered, count, segments, packed.numpy())
-    if pinned:
-        packed = packed.to(page_table.device, non_blocking=True)
     recurrent = sum(piece.recurrent for piece in ordered)
-    return unpack(packed, count, segments, page_table, recurrent)
+    if page_table.device.type == "cuda":
+        packed = torch.empty(packed_size(count, segments), dtype=torch.int32, pin_memory=True)
+        pack(ordered, count, segments, packed.numpy())
+        return unpack(packed.to(page_table.device, non_blocking=True), count, segments, page_table, recurrent)
+    tokens, others = _laid_out(ordered, count, segments)
+    numbers = torch.tensor(others, dtype=torch.int32)
+    return Rows(
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        positions=numbers[:count],
+        streams=numbers[count : 2 * count],
+        starts=numbers[2 * count :],
+        page_table=page_table,
+        recurrent_segments=recurrent,
+    )
 
 
 def packed_size(count: int, segments: int) -> int:
@@ -135,6 +143,13 @@ def pack(pieces: Sequence[Piece], count: int, segments: int, out: npt.NDArray[np
 
     `out` int32 [packed_size]: tokens (int64), positions, streams, starts.
     """
+    tokens, others = _laid_out(pieces, count, segments)
+    out[: 2 * count].view(np.int64)[:] = tokens
+    out[2 * count : 2 * count + len(others)] = others
+
+
+def _laid_out(pieces: Sequence[Piece], count: int, segments: int) -> tuple[list[int], list[int]]:
+    """Tokens; positions, streams and starts. Lists, since a few numbers are faster to join than arrays."""
     tokens: list[int] = []
     positions: list[int] = []
     streams: list[int] = []
@@ -146,15 +161,8 @@ def pack(pieces: Sequence[Piece], count: int, segments: int, out: npt.NDArray[np
         starts.append(len(tokens))
     missing = count - len(tokens)
     starts += [len(tokens)] * (segments + 1 - len(starts))
-    # Two writes, not a few for every piece: a step has little else to do between two calls of the network.
-    out[: 2 * count].view(np.int64)[:] = tokens + [0] * missing
-    out[2 * count : 4 * count + segments + 1] = [
-        *positions,
-        *[0] * missing,
-        *streams,
-        *[NO_STREAM] * missing,
-        *starts,
-    ]
+    others = [*positions, *[0] * missing, *streams, *[NO_STREAM] * missing, *starts]
+    return tokens + [0] * missing, others
 
 
 def unpack(packed: Tensor, count: int, segments: int, page_table: Tensor, recurrent: int) -> Rows:

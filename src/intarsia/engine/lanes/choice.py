@@ -1,14 +1,12 @@
 """How many guesses each stream makes: as many as pay, none where none does."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from intarsia.engine.lanes.costs import Costs
 
 
-@dataclass(frozen=True, slots=True)
-class Prospect:
+class Prospect(NamedTuple):
     """What a stream could guess."""
 
     rates: tuple[float, ...]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -92,7 +92,7 @@ class MtpGuesses:
             for index in order
             for lane, count in [lanes[index]]
         ]
-        recurrent = [replace(piece, recurrent=True) for piece in pieces]
+        recurrent = [piece._replace(recurrent=True) for piece in pieces]
         guesses = self._captured.run(recurrent, [one.step[one.begin : one.end] for one in hidden], guessing)
         if guesses is None:
             return False
@@ -126,7 +126,7 @@ class MtpGuesses:
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
         drawn = draw(
             logits,
-            torch.tensor(positions, device=logits.device),
+            positions,
             [chain.lane.sampling for chain in chains],
         )
         going = []

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from intarsia.core.config import SamplingSettings
@@ -32,7 +31,7 @@ def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[in
     for lane, count in lanes:
         positions += range(lane.length, lane.length + count)
         settings += [lane.sampling] * count
-    drawn = read(draw(logits, torch.tensor(positions, device=logits.device), settings))
+    drawn = read(draw(logits, positions, settings))
     return _split(drawn, lanes)
 
 

@@ -80,12 +80,13 @@ def pick(candidates: Candidates, rows: Rows, peak: Tensor, kept: Tensor | None =
 
 
 def draw(
-    logits: Tensor, positions: Tensor, settings: SamplingSettings | Sequence[SamplingSettings]
+    logits: Tensor, positions: Tensor | Sequence[int], settings: SamplingSettings | Sequence[SamplingSettings]
 ) -> Tensor:
     """Draw one token a row from the whole vocabulary; returns int64 [R], -1 where nothing may be drawn.
 
-    logits [R, V] float32, minus infinity for a token that is not allowed; positions [R] int64, where the
-    drawn token will stand; settings for all rows, or one a row, each with a seed unless greedy.
+    logits [R, V] float32, minus infinity for a token that is not allowed; positions [R] int64, or
+    integers, where the drawn token will stand; settings for all rows, or one a row, each with a seed unless
+    greedy.
 
     Raises `UsageError` when the shapes do not agree or a row that needs noise has no seed.
     """
@@ -94,16 +95,18 @@ def draw(
         raise UsageError(
             "logits", found=f"{logits.dtype} {list(logits.shape)}", expected="float32 [rows, vocabulary]"
         )
-    if positions.shape != logits.shape[:1] or len(per_row) != len(logits):
+    if not len(positions) == len(per_row) == len(logits):
         raise UsageError(
             "positions and settings",
-            found=f"{list(positions.shape)} and {len(per_row)}",
+            found=f"{len(positions)} and {len(per_row)}",
             expected=f"one entry for each of {len(logits)} rows",
         )
     if all(entry.greedy for entry in per_row):
         best = logits.argmax(dim=1)  # the first of equal ones; a NaN if there is one
         peak = logits.gather(1, best[:, None])[:, 0]
         return torch.where(torch.isfinite(peak), best, NOTHING_ALLOWED)
+    if not isinstance(positions, Tensor):
+        positions = torch.tensor(positions, device=logits.device)
     peak = peaks(logits)
     rows = Rows.of(per_row, positions)
     groups = (
