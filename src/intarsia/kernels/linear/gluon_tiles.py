@@ -162,9 +162,12 @@ def pointers(
     else:
         wp = weight + begin * ROW // K + (gl.minimum(first + near, n - 1) * ROW + place)
     if FORMAT == MXFP8:
-        row = gl.minimum(first + row_in_tile(n, GROUPS, WARPS, GATED, LS, 5), n - 1)
+        near = row_in_tile(n, GROUPS, WARPS, GATED, LS, 5)
         place = index(1, LS, 0, 5) + index(CHUNKS, LS, 3, 5) + index(4, LS, 4, 5) // 2
-        sp = scale + begin // 32 + (row * (K // 32) + place)
+        if EVEN:
+            sp = scale + first.to(gl.int64) * (K // 32) + begin // 32 + (near * (K // 32) + place)
+        else:
+            sp = scale + begin // 32 + (gl.minimum(first + near, n - 1) * (K // 32) + place)
     elif FORMAT == BLOCK:
         sp = scale + (first // 128 * (K // 128) + begin // 128)
         if GATED:
