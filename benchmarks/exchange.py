@@ -1,10 +1,11 @@
 """Time of one exchange of partial sums [rows, width] float32 between GPUs, eager and in a CUDA graph.
 
-    python benchmarks/exchange.py [--ranks 2] [--width 4096] [--tiles 512] [--overlap]
+    python benchmarks/exchange.py [--ranks 2] [--width 4096] [--tiles 256] [--overlap]
 
-One process a GPU; gather and sum in rank order, as the network does it twice a layer: by NCCL, and over
-peer memory with programs of so many numbers. Prints a JSON line a row count: microseconds a call, the median
-of 20 groups of 50 calls; `equal` says that both give the same bits. With `--overlap` also a product of
+One process a GPU; gather and sum in rank order, as the network does it twice a layer: by NCCL, over peer
+memory by the small exchange with programs of so many numbers, and by the wide one. Prints a JSON line a row
+count: microseconds a call, the median of 20 groups of 50 calls; `equal` says that both give the same bits.
+With `--overlap` also a product of
 [rows, width] with [width, width] bfloat16 and its exchange, whole and in four pieces of rows whose exchanges
 run beside the next piece's product.
 """
@@ -23,8 +24,9 @@ import torch
 from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
 from intarsia.groups.peer.meet import open_exchange
+from intarsia.kernels.exchange import TILE, WIDE_MOST
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 CALLS = 50
 PROMPT_ROWS = (512, 1024, 2048, 4096)
 PIECES = 4
@@ -44,19 +46,19 @@ def work(rank: int, options: argparse.Namespace) -> None:
     ours = {}
     for tile in map(int, options.tiles.split(",")):
         # each has counters and buffers of its own
-        prefixed = torch.distributed.PrefixStore(f"tile{tile}", store)
-        most = max(ROWS) * options.width
-        ours[tile] = open_exchange(prefixed, rank, options.ranks, device, timeout=30.0, most=most, tile=tile)
+        most = min(RESIDENT * tile, max(ROWS) * options.width)
+        ours[f"small{tile}"] = opened(f"tile{tile}", store, group, most=most, wide=0, tile=tile)
+    ours["wide"] = opened("wide", store, group, most=TILE, wide=WIDE_MOST)
     generator = torch.Generator(device).manual_seed(rank)
     for rows in ROWS:
         x = torch.randn((rows, options.width), generator=generator, device=device)
         line = {"rows": rows, "width": options.width, "ranks": options.ranks}
         line |= figures("nccl", group.sum_in_rank_order, x)
         expected = add_in_order(group.gather(x))
-        for tile, exchange in ours.items():
-            if exchange is not None and rows * options.width <= RESIDENT * tile:
+        for name, exchange in ours.items():
+            if exchange is not None and x.numel() <= exchange.most:
                 equal = torch.equal(exchange.sum_in_rank_order(x), expected)
-                line |= figures(f"peer{tile}", exchange.sum_in_rank_order, x) | {f"peer{tile}_equal": equal}
+                line |= figures(name, exchange.sum_in_rank_order, x) | {f"{name}_equal": equal}
         if rank == 0:
             print(json.dumps(line), flush=True)
     if options.overlap:
@@ -64,6 +66,12 @@ def work(rank: int, options: argparse.Namespace) -> None:
             overlap(group, rows, options.width, device)
     group.barrier("the end")
     torch.cuda.synchronize()
+
+
+def opened(name: str, store, group, **sizes):
+    """An exchange beside the group's own, on all ranks."""
+    prefixed = torch.distributed.PrefixStore(name, store)
+    return open_exchange(prefixed, group.rank, group.ranks, group._device, timeout=30.0, **sizes)
 
 
 def overlap(group, rows: int, width: int, device: torch.device) -> None:
@@ -125,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--tiles", default="512")
+    parser.add_argument("--tiles", default="256")
     parser.add_argument("--overlap", action="store_true")
     options = parser.parse_args()
     rank = os.environ.get("EXCHANGE_RANK")

@@ -11,6 +11,8 @@ import torch
 
 from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
+from intarsia.groups.peer.meet import open_exchange
+from intarsia.kernels.exchange import WIDE_MOST
 
 WIDTH = 4096
 
@@ -20,14 +22,18 @@ def main() -> int:
     rank, port = int(sys.argv[1]), int(sys.argv[2])
     device = torch.device("cuda", rank)
     place = Place(rank, 2, "127.0.0.1", port, 30.0)
-    group = form(place, open_store(place), device)
+    store = open_store(place)
+    group = form(place, store, device)
+    if group.peers is not None:
+        prefixed = torch.distributed.PrefixStore("wide", store)
+        group.peers = open_exchange(prefixed, rank, 2, device, timeout=30.0, wide=WIDE_MOST)
     if group.peers is None:
         print("no exchange over peer memory")
         return 1
     generator = torch.Generator(device).manual_seed(rank)
     wrong, count = 0, 0
     for call in range(400):
-        rows = (1, 8, 32, 2, 64, 1, 17, 4)[call % 8]
+        rows = (1, 8, 200, 2, 64, 1024, 17, 65)[call % 8]
         partial = torch.randn(rows, WIDTH, generator=generator, device=device) * 10.0 ** (call % 7 - 3)
         if call % 11 == 3 * rank:
             torch.cuda._sleep(200_000)

@@ -9,18 +9,19 @@ from intarsia.groups.group import add_in_order
 from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes, refuse
 
 MOST = 32 * 512
+WIDE = 1 << 18
 
 
 class Ranks:
     """Several ranks' ends on one GPU, each with a stream of its own."""
 
     def __init__(self, ranks: int, timeout: float = 20.0) -> None:
-        words = buffer_bytes(ranks, MOST) // 8
+        words = buffer_bytes(ranks, MOST, WIDE) // 8 + 1
         self.buffers = [torch.zeros(words, dtype=torch.int64, device="cuda") for _ in range(ranks)]
         addresses = [buffer.data_ptr() for buffer in self.buffers]
         device = torch.device("cuda", 0)
         self.ends = [
-            Exchange(addresses, rank, device, most=MOST, timeout=timeout, keep=self.buffers)
+            Exchange(addresses, rank, device, most=MOST, wide=WIDE, timeout=timeout, keep=self.buffers)
             for rank in range(ranks)
         ]
         self.streams = [torch.cuda.Stream() for _ in range(ranks)]
@@ -41,7 +42,8 @@ def ranks(request):
     # Loading a kernel may wait for those that run: load all ranks' kernels before one waits for another.
     hurried = Ranks(request.param, timeout=0.001)
     for end in hurried.ends:
-        end.sum_in_rank_order(torch.zeros(TILE, device="cuda"))
+        for count in (TILE, 4 * MOST, MOST + 1):
+            end.sum_in_rank_order(torch.zeros(count, device="cuda"))
     torch.cuda.synchronize()
     return Ranks(request.param)
 
@@ -55,7 +57,9 @@ def numbers(ranks, count, seed):
 @pytest.mark.gpu
 def test_sums_have_the_bits_of_gathering_and_adding(ranks):
     # any count after any other: both halves of the buffers, tiles that sit out calls, a ragged last tile
-    for call, count in enumerate([1, 256, 4096, 257, 16384, 256, 4096, 100, 16384, 16384, 1] * 3):
+    for call, count in enumerate(
+        [1, 256, 4096, 257, 16384, 16385, 262144, 256, 131072, 100, 16384, 200001, 65536, 1] * 3
+    ):
         partials = numbers(len(ranks.ends), count, call)
         torch.cuda.synchronize()
         totals = ranks.sum(partials)
@@ -79,8 +83,10 @@ def test_special_numbers_pass_unchanged(ranks):
 
 
 @pytest.mark.gpu
-def test_a_graph_replays_exchanges(ranks):
-    partials = numbers(len(ranks.ends), 4096, 5)
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_graph_replays_exchanges(ranks, wide):
+    count = 65536 if wide else 4096
+    partials = numbers(len(ranks.ends), count, 5)
     torch.cuda.synchronize()
     graphs, outputs = [], []
     for end, stream, partial in zip(ranks.ends, ranks.streams, partials, strict=True):
@@ -90,7 +96,7 @@ def test_a_graph_replays_exchanges(ranks):
             outputs.append([total := end.sum_in_rank_order(total) for _ in range(3)])
         graphs.append(graph)
     for turn in range(5):
-        for partial, fresh in zip(partials, numbers(len(partials), 4096, 100 + turn), strict=True):
+        for partial, fresh in zip(partials, numbers(len(partials), count, 100 + turn), strict=True):
             partial.copy_(fresh)
         torch.cuda.synchronize()
         for graph, stream in zip(graphs, ranks.streams, strict=True):
@@ -104,9 +110,10 @@ def test_a_graph_replays_exchanges(ranks):
 
 
 @pytest.mark.gpu
-def test_a_rank_that_does_not_come_is_noticed_in_time(ranks):
+@pytest.mark.parametrize("count", [2048, 65536])
+def test_a_rank_that_does_not_come_is_noticed_in_time(ranks, count):
     alone = Ranks(len(ranks.ends), timeout=0.05)
-    alone.ends[0].sum_in_rank_order(torch.zeros(2048, device="cuda"))
+    alone.ends[0].sum_in_rank_order(torch.zeros(count, device="cuda"))
     torch.cuda.synchronize()
     assert int(alone.ends[0].failed) == 1
     assert int(alone.ends[1].failed) == 0
@@ -115,6 +122,7 @@ def test_a_rank_that_does_not_come_is_noticed_in_time(ranks):
 def test_what_is_not_exchanged_so_is_said():
     assert refuse(torch.zeros(4), 8) == "the device is cpu, not cuda"
     assert buffer_bytes(2, 2 * TILE + 1) == 2 * 2 * 3 * TILE * 8
+    assert buffer_bytes(2, TILE, 4096) == 2 * 2 * (TILE * 8 + 4096 * 4) + 2 * 128 * 4
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -132,3 +140,19 @@ def test_the_exchange_compiles_without_spills_to_stores_of_whole_words(monkeypat
     each = TILE // 128  # numbers of a thread
     assert code.count("st.relaxed.sys.global.b64") == (ranks - 1) * each
     assert code.count("ld.relaxed.sys.global.b64") == 2 * (ranks - 1) * each
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_the_wide_exchange_compiles_to_wide_stores_and_one_release_a_rank(monkeypatch):
+    from intarsia.kernels.exchange import triton_wide
+    from tests.kernels.ahead_of_time import Compiled, usage
+
+    kernel = Compiled(triton_wide.exchange_wide)
+    monkeypatch.setattr(triton_wide, "exchange_wide", kernel)
+    end = Exchange([0] * 3, 1, torch.device("cpu"), most=TILE, wide=WIDE, timeout=1.0)
+    end.sum_in_rank_order(torch.zeros(64, 4096, device="meta"))
+    code = kernel.built[0].asm["ptx"]
+    assert usage(kernel.built[0])["stack"] == 0
+    assert code.count("release.exch") == 2
+    assert code.count("st.global.v4") == 3 * 2048 // 256 // 4
+    assert code.count("ld.acquire.sys") == 2 * 2

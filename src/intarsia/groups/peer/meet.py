@@ -13,11 +13,9 @@ import torch
 from intarsia.groups.agreement import Store
 from intarsia.groups.peer import driver
 from intarsia.kernels.choice import no_triton
-from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes
+from intarsia.kernels.exchange import MOST, TILE, Exchange, buffer_bytes
 
 LOG = logging.getLogger(__name__)
-MOST_NUMBERS = 1 << 18
-"""64 rows of 4,096. What is larger is exchanged by NCCL, which sends fewer bytes."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -41,17 +39,22 @@ def open_exchange(
     device: torch.device,
     *,
     timeout: float,
-    most: int = MOST_NUMBERS,
+    most: int = MOST,
+    wide: int = 0,
     tile: int = TILE,
 ) -> Exchange | None:
-    """An exchange of up to `most` numbers between the ranks' GPUs; None, with a reason in the log, if there
-    cannot be one. Every rank gets one, or none does.
+    """An exchange between the ranks' GPUs of up to `most` numbers by the small kernel, up to `wide` by the wide
+    one.
+
+    None, with a reason in the log, if there cannot be one. Every rank gets one, or none does.
     """
-    memory, reason = open_memory(store, rank, ranks, device, buffer_bytes(ranks, most, tile), timeout)
+    memory, reason = open_memory(store, rank, ranks, device, buffer_bytes(ranks, most, wide, tile), timeout)
     if memory is None:
         LOG.info("ranks exchange by NCCL alone: %s", reason)
         return None
-    return Exchange(memory.addresses, rank, device, most=most, timeout=timeout, tile=tile, keep=memory)
+    return Exchange(
+        memory.addresses, rank, device, most=most, wide=wide, timeout=timeout, tile=tile, keep=memory
+    )
 
 
 def open_memory(

@@ -1,4 +1,4 @@
-"""Buffers and launches of the exchange over peer memory."""
+"""Buffers and launches of the exchanges over peer memory."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,27 @@ from torch import Tensor
 from intarsia.kernels.device import on_device_of
 
 TILE = 256
-"""Numbers a program exchanges. A tile is always exchanged by the same program, whatever the rows.
+"""Numbers a program of the small exchange takes. A tile is always the same program's, whatever the rows.
 
 On two H200 the fastest of 256, 512, 1024 and 2048 from 1 to 64 rows of 4,096."""
-WARPS = 4
-SLOTS = 2
-WORD = 8
-"""Bytes of a number with the call it belongs to."""
+WIDE_TILE, WIDE_PROGRAMS = 2048, 128
+"""Of the wide exchange: every program takes part in every call, and all must run at once."""
+WARPS, WIDE_WARPS = 4, 8
+HALVES = 2
+WORD, NUMBER, FLAG = 8, 4, 4
+"""Bytes of a number with the call it belongs to, of a number, and of a call."""
+MOST = 1 << 18
+"""Numbers of the small exchange: 64 rows of 4,096."""
+WIDE_MOST = 1 << 22
+"""Numbers of the wide one: 1,024 rows of 4,096."""
 
 
-def buffer_bytes(ranks: int, most: int, tile: int = TILE) -> int:
-    """Bytes of one rank's buffer for sums of up to `most` numbers. It must be zero before its first use."""
-    return SLOTS * ranks * _whole(most, tile) * WORD
+def buffer_bytes(ranks: int, most: int = MOST, wide: int = 0, tile: int = TILE) -> int:
+    """Bytes of one rank's buffer for small sums of up to `most` numbers and wide ones of up to `wide`.
+
+    It must be zero before its first use.
+    """
+    return _small_bytes(ranks, most, tile) + (_wide_bytes(ranks, wide) if wide else 0)
 
 
 def refuse(partial: Tensor, most: int) -> str:
@@ -46,7 +55,8 @@ class Exchange:
         rank: int,
         device: torch.device,
         *,
-        most: int,
+        most: int = MOST,
+        wide: int = 0,
         timeout: float,
         tile: int = TILE,
         keep: object = None,
@@ -56,37 +66,46 @@ class Exchange:
 
         A launch gives up waiting after `timeout` seconds, and says so in `failed`.
         """
-        self.rank, self.ranks, self.most = rank, len(buffers), most
+        self.rank, self.ranks, self.most = rank, len(buffers), max(most, wide)
         self._keep = keep
-        self._tile, self._room = tile, _whole(most, tile)
+        self._small, self._tile, self._room, self._wide_room = most, tile, _whole(most, tile), wide
         self._limit = min(int(timeout * 1000), 2**31 - 1)
+        small = _small_bytes(self.ranks, most, tile)
         self._buffers = torch.tensor(buffers, dtype=torch.int64, device=device)
+        self._wide_buffers = self._buffers + small
         self._calls = torch.zeros(self._room // tile, dtype=torch.int32, device=device)
+        self._wide_calls = torch.zeros(WIDE_PROGRAMS, dtype=torch.int32, device=device)
         self.failed = torch.zeros(1, dtype=torch.int32, device=device)
         """Not zero once another rank did not come in time; what was summed since is wrong."""
 
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' contiguous float32 numbers added one after another, rank 0 first; a new tensor."""
-        from intarsia.kernels.exchange import triton_exchange
+        from intarsia.kernels.exchange import triton_exchange, triton_wide
 
         out = torch.empty_like(partial)
         count = partial.numel()
+        ranks = {"RANK": self.rank, "RANKS": self.ranks}
         with on_device_of(partial):
-            triton_exchange.exchange[(-(-count // self._tile),)](
-                partial,
-                out,
-                self._buffers,
-                self._calls,
-                self.failed,
-                count,
-                self._room,
-                self._limit,
-                RANK=self.rank,
-                RANKS=self.ranks,
-                TILE=self._tile,
-                num_warps=WARPS,
-            )
+            if count <= self._small:
+                grid = (-(-count // self._tile),)
+                triton_exchange.exchange[grid](
+                    partial, out, self._buffers, self._calls, self.failed, count, self._room, self._limit,
+                    **ranks, TILE=self._tile, num_warps=WARPS,
+                )  # fmt: skip
+            else:
+                triton_wide.exchange_wide[(WIDE_PROGRAMS,)](
+                    partial, out, self._wide_buffers, self._wide_calls, self.failed, count, self._wide_room,
+                    self._limit, **ranks, TILE=WIDE_TILE, PROGRAMS=WIDE_PROGRAMS, num_warps=WIDE_WARPS,
+                )  # fmt: skip
         return out
+
+
+def _small_bytes(ranks: int, most: int, tile: int) -> int:
+    return HALVES * ranks * _whole(most, tile) * WORD
+
+
+def _wide_bytes(ranks: int, wide: int) -> int:
+    return HALVES * ranks * wide * NUMBER + ranks * WIDE_PROGRAMS * FLAG
 
 
 def _whole(count: int, tile: int) -> int:

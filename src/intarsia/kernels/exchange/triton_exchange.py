@@ -42,7 +42,8 @@ def _get(address):
 
 
 @triton.jit
-def _now():
+def now():
+    """Nanoseconds of the device's clock."""
     return tl.inline_asm_elementwise(
         "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
     )
@@ -51,7 +52,7 @@ def _now():
 @triton.jit
 def _waits(seen, stamp, until):
     """0 once all words of a tile hold this call, else WAITING, or LATE; the same for all threads."""
-    late = (_now() > until).to(tl.int32)
+    late = (now() > until).to(tl.int32)
     return tl.max((seen != stamp).to(tl.int32) * (WAITING + late), 0)
 
 
@@ -87,7 +88,7 @@ def exchange(
             place = tl.load(buffers + peer) + (half + RANK * room + at) * 8
             _put(place, words, stamp)
     mine = tl.load(buffers + RANK)
-    until = _now() + limit.to(tl.int64) * 1000000
+    until = now() + limit.to(tl.int64) * 1000000
     late = False
     total = tl.zeros([TILE], tl.float32)
     for source in tl.static_range(RANKS):
