@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels.experts import packed_launch
 from intarsia.kernels.experts.packed import PackedExperts
+from intarsia.kernels.experts.resident import ResidentScales
 from intarsia.kernels.router import Routing
 from intarsia.kernels.rows import Rows
 from tests.kernels.interpreted_routing import cases
@@ -56,6 +58,20 @@ def in_tiles(rows: int, columns: int, parts: int, gated: bool) -> PackedExperts:
         {},
         numbers(EXPERTS, parts, dtype=torch.float32),
     )
+
+
+def small_scales(stack: PackedExperts) -> PackedExperts:
+    """The stack with compressed scales, without memory too."""
+    experts, rows, columns = stack.shape
+    tiles, steps, word = rows // 128, columns // 128, torch.int32
+    scales = ResidentScales(
+        (experts, rows, columns // 16),
+        numbers(experts, tiles, steps, 32, 4, dtype=word),
+        numbers(experts, tiles, 32, dtype=word),
+        numbers(experts, tiles, steps, 4, dtype=torch.int64),
+        numbers(1000, 2, dtype=word),
+    )
+    return replace(stack, scales=scales)
 
 
 def routing(rows: int) -> Routing:
@@ -115,6 +131,23 @@ def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, r
     many, small = kernel == "many_rows", rows * TOP <= 256
     assert [len(one.built) for one in sorting] == [small, not small and not many, many, many, many]
     assert len(combine.built) == 1
+
+
+@pytest.mark.parametrize(("rows", "registers"), [(1, 104), (32, 128)])
+def test_compressed_scales_compile_without_spills(compiled, rows, registers):
+    from intarsia.kernels.experts import gluon_decode, triton_experts, triton_grouping
+    from tests.kernels.ahead_of_time import usage
+
+    compiled(triton_grouping, "group_few")
+    compiled(triton_experts, "combine")
+    (product,) = compiled(gluon_decode, "few_rows")
+    stacks = in_tiles(2 * INNER, WIDTH, 2, True), in_tiles(WIDTH, INNER, 1, False)
+    stacks = tuple(small_scales(stack) for stack in stacks)
+    packed_launch.launch(numbers(rows, WIDTH), routing(rows), *stacks, 10.0)
+    for built in product.built:
+        report = usage(built)
+        assert report["stack"] == 0
+        assert report["registers"] <= registers  # four programs of a multiprocessor's 65536
 
 
 @pytest.mark.parametrize(("name", "rows"), [("BF16", 1), ("BF16", 1024), ("F32", 1)])

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PIE808, RUF005 (Gluon knows no other way to write these)
+# ruff: noqa: PIE808, RET505, RUF005 (Gluon knows no other way to write these)
 """The product of experts in tiles with few rows of x each: weights go from memory into registers.
 
 One program takes QUARTERS * 32 rows of one expert's weight, up to NT of its pairs and all columns, with four
@@ -98,7 +98,8 @@ def marked(marks, records, part_of_record, QUARTERS: gl.constexpr):
     first = gl.load(at, mask=bit != 0, other=0)
     if QUARTERS == 4:
         return bit, first, gl.load(at + 1, mask=bit != 0, other=0)
-    return bit, first, first
+    else:
+        return bit, first, first
 
 
 @gluon.jit
@@ -166,7 +167,8 @@ def request(
     if RESIDENT:
         bit, first, second = marked(mark, compressed[0], compressed[2], QUARTERS)
         return words, gl.load(scales_at + step * 128), bit, first, second
-    return words, gl.load(scales_at + step * 256)
+    else:
+        return words, gl.load(scales_at + step * 256)
 
 
 @gluon.jit
@@ -180,7 +182,8 @@ def operand(ring, compressed, INDEX: gl.constexpr, QUARTERS: gl.constexpr, RESID
             compressed[1], compressed[3], QUARTERS,
         )  # fmt: skip
         return weights(ring[5 * INDEX], scale_words, QUARTERS, LEFT)
-    return weights(ring[2 * INDEX], ring[2 * INDEX + 1], QUARTERS, LEFT)
+    else:
+        return weights(ring[2 * INDEX], ring[2 * INDEX + 1], QUARTERS, LEFT)
 
 
 @gluon.jit

@@ -117,7 +117,7 @@ def pack(stored: Stored, *, gated: bool) -> PackedExperts:
     codes, scales = byte_view(stored["weight"]), byte_view(stored["weight_scale"])
     if not (codes.is_contiguous() and scales.is_contiguous()):
         raise KernelError("experts", found="a stack that is not contiguous", action="pass a contiguous one")
-    if bool((scales > _LARGEST_SCALE).any()):
+    if int(scales.amax()) > _LARGEST_SCALE:
         raise KernelError(
             "experts",
             found="a block scale that is negative or not a number",

@@ -19,7 +19,7 @@ from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
 
 MOST_ROWS = 8192
-"""Rows that run at once: what lies between the products takes 300 KB a row at GLM-5.3-Flash's widths."""
+"""Rows that run at once: what lies between the products takes 250 KB a row at GLM-5.3-Flash's widths."""
 _OVERLAP_UP_TO = 16  # rows for which kernels start before the one before them has ended
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
