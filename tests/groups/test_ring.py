@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from intarsia.core.errors import UsageError
+from intarsia.groups import agreement
 from intarsia.groups.agreement import compare
 from intarsia.groups.errors import (
     LineError,
@@ -123,12 +125,29 @@ def test_the_store_tells_everybody_and_forgets():
         if group.rank == 2:
             store.delete_key("word")
         group.barrier("forgotten")
-        with pytest.raises(RuntimeError, match="no word"):
+        with pytest.raises(TimeoutError, match="no word"):
             store.wait(["word"], timedelta(seconds=0.05))
         group.barrier("all have looked")
         return word
 
     assert on_ring(4, work) == ["à propos"] * 4
+
+
+def test_an_entry_is_slept_for_longer_than_one_wait(monkeypatch):
+    monkeypatch.setattr(agreement, "LONGEST_WAIT", timedelta(seconds=0.05))
+
+    def work(group):
+        if group.rank == 0:
+            time.sleep(0.4)
+            group.store.set("late", "word")
+        word = agreement.await_entry(group.store, "late")
+        group.barrier("all have it")
+        return word
+
+    assert on_ring(2, work) == [b"word"] * 2
+    store = dist.HashStore()
+    threading.Timer(0.3, lambda: store.set("late", "word")).start()
+    assert agreement.await_entry(store, "late") == b"word"
 
 
 def test_a_rank_that_breaks_off_is_named_by_all_with_what_each_was_doing():

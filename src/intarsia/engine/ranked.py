@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -30,13 +29,13 @@ from intarsia.engine.lanes.lane import Lane
 from intarsia.engine.requests import Grammar, Penalties, Request, Thinking
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.text.reply import Pieces
+from intarsia.groups.agreement import await_entry
 from intarsia.groups.exchanging import RankGroup
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
 KEPT_MESSAGES = 64
 """No rank is ever that many steps behind: a step with rows has exchanges."""
-A_LONG_WAIT = timedelta(hours=24)
 
 
 class _StepHandle(Handle):
@@ -176,8 +175,7 @@ class RankedEngine(Engine):
         self._number += 1
         problem: RuntimeError | None = None
         try:
-            self._store.wait([f"step/{self._number}"], A_LONG_WAIT)
-            found: dict[str, Any] = json.loads(self._store.get(f"step/{self._number}"))
+            found: dict[str, Any] = json.loads(await_entry(self._store, f"step/{self._number}"))
             return found
         except RuntimeError as error:
             problem = error

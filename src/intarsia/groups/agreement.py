@@ -4,11 +4,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch.distributed
 
 from intarsia.core.errors import Violation
 from intarsia.groups.errors import LineError, RankMissingError, RanksDifferError, lost
 
+dist: Any = torch.distributed  # its parts are only partly typed
+LONGEST_WAIT = timedelta(hours=12)
 ENOUGH = timedelta(seconds=2)
 """How long ranks that are about to refuse wait for the others' facts."""
 
@@ -89,6 +93,16 @@ def digest(document: object) -> str:
     """sha256 of a JSON document, short enough to read."""
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def await_entry(store: Store, key: str) -> bytes:
+    """An entry, slept for however long it takes. Raises RuntimeError when a rank or the store is gone."""
+    while True:
+        try:
+            store.wait([key], LONGEST_WAIT)
+            return store.get(key)
+        except (dist.DistStoreError, TimeoutError):  # it was not there in time: wait on
+            continue
 
 
 def _comes(store: Store, key: str, timeout: timedelta) -> bool:

@@ -43,8 +43,7 @@ def open_exchange(
     wide: int = 0,
     tile: int = TILE,
 ) -> Exchange | None:
-    """An exchange between the ranks' GPUs of up to `most` numbers by the small kernel, up to `wide` by the wide
-    one.
+    """An exchange between the GPUs, of up to `most` numbers by the small kernel and `wide` by the wide one.
 
     None, with a reason in the log, if there cannot be one. Every rank gets one, or none does.
     """

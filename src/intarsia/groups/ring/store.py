@@ -51,7 +51,7 @@ class RingStore:
         return self.lines.entries[key]
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """Sleep until these entries are there; RuntimeError when they do not come in time."""
+        """Sleep until these entries are there; TimeoutError when they do not come in time."""
         lines = self.lines
 
         def there() -> bool:
@@ -63,7 +63,7 @@ class RingStore:
             # a rank that has said nothing yet still looks for its other neighbour, and will tell
             arrived = lines.wait(lambda: there() or bool(lines.ended), patience)
         if not arrived:
-            raise RuntimeError(f"no {', '.join(keys)} in {patience:g} s")
+            raise TimeoutError(f"no {', '.join(keys)} in {patience:g} s")
         # Somebody left: what another one said may still be on its way.
         if not there() and not lines.wait(there, FAREWELL):
             gone = min(lines.ended)
