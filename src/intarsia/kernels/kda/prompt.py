@@ -10,7 +10,7 @@ from intarsia.kernels.kda.chunk import CHUNK
 from intarsia.kernels.kda.gates import UNIT_EPS
 from intarsia.kernels.rows import Rows
 
-_BLOCKS = 4
+_BLOCKS, _TAPS = 4, 4
 CHUNKS_AT_ONCE = 36
 """Chunks that share room to work in: 0.26 MB a chunk and head of 128 columns. One launch of 2048 rows."""
 _TERM_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 4, 4
@@ -20,9 +20,11 @@ _DEPTH, _READ_STAGES = 32, 3
 
 def refuse(case: Case) -> str:
     """Why the Triton kernels cannot run a case, or the empty string; shape: heads, width of a head, taps."""
-    width = case.shape[1]
+    _, width, taps = case.shape
     if width not in (64, 128):
         return f"heads of {width} columns; 64 or 128 are needed"
+    if taps != _TAPS:
+        return f"{taps} taps; {_TAPS} are needed"
     if case.dtype != torch.bfloat16:
         return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 is needed"
     return ""
@@ -60,7 +62,7 @@ class _Room:
         def parts(*shape: int) -> tuple[Tensor, Tensor]:
             return numbers(*shape, dtype=part), numbers(*shape, dtype=part)
 
-        self.lower, self.ends = numbers(CHUNK, CHUNK), numbers(_BLOCKS, width)
+        self.lower, self.ends = numbers(CHUNK, CHUNK), numbers(2 * _BLOCKS, width)
         self.u, self.keep = numbers(CHUNK, width), numbers(width)
         self.w, self.query, self.change = parts(CHUNK, width), parts(CHUNK, width), parts(CHUNK, width)
         self.q_k, self.rest, self.state = parts(CHUNK, CHUNK), parts(width, CHUNK), parts(width, width)
@@ -105,6 +107,7 @@ def _launch(
         *room.q_k,
         *room.rest,
         room.keep,
+        *room.change,
         *chunks,
         float(parameters.lower_bound),
         width**-0.5,
@@ -112,7 +115,6 @@ def _launch(
         H=heads,
         D=width,
         RING=ring,
-        TAPS=parameters.taps.shape[1],
         SEGMENTS=several,
         num_warps=_TERM_WARPS,
     )

@@ -17,32 +17,41 @@ say how much of a value is left of it later.
 import triton
 import triton.language as tl
 
-from intarsia.kernels.kda.triton_parts import CHUNK, chunk_at, halves, product, sigmoid
+from intarsia.kernels.kda.triton_parts import CHUNK, chunk_at, halves, load_parts, product, sigmoid, store_parts
 
 BLOCK = tl.constexpr(16)
 BLOCKS = tl.constexpr(4)
+TAPS = tl.constexpr(4)
 
 
 @triton.jit
 def convolved(
-    raw, stride, ring, taps, row, length, position, before, channel, C, RING: tl.constexpr, TAPS: tl.constexpr
+    raw, stride, ring, taps, row, length, position, before, begin, D: tl.constexpr, C, RING: tl.constexpr
 ):
-    """SiLU of the causal convolution of a chunk's rows, float32 [64, D]; zero from `length` on.
+    """SiLU of the causal convolution of D channels of a chunk's rows, float32 [64, D]; zero from `length` on.
 
     Columns before the segment come from the stream's ring, those before the sequence are zero.
     """
     j = tl.arange(0, CHUNK)[:, None]
-    total = tl.zeros((CHUNK, channel.shape[1]), tl.float32)
+    channel = begin + tl.arange(0, D)[None, :]
+    # A channel's taps lie side by side: loaded as one number of 16 bytes, and taken apart.
+    table = tl.load(taps + (begin + tl.arange(0, D)[:, None]) * TAPS + tl.arange(0, TAPS)[None, :])
+    even, odd = tl.split(tl.reshape(table.to(tl.float32), (D, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    weights = (first, second, third, fourth)
+    total = tl.zeros((CHUNK, D), tl.float32)
     for tap in tl.static_range(TAPS):
         offset = j - (TAPS - 1) + tap
         inside = (j < length) & (before + offset >= 0)
         here = tl.load(raw + (row + offset).to(tl.int64) * stride + channel, mask=inside, other=0)
-        if before < TAPS - 1:
-            at = position + offset
-            kept = (j < length) & (before + offset < 0) & (at >= 0)
-            here += tl.load(ring + (at % RING) * C + channel, mask=kept, other=0)
-        total += here.to(tl.float32) * tl.load(taps + channel * TAPS + tap).to(tl.float32)
-    return total / (1 + tl.exp(-total))
+        if tap < TAPS - 1:
+            if before < TAPS - 1:
+                at = position + offset
+                kept = (j < length) & (before + offset < 0) & (at >= 0)
+                here += tl.load(ring + (at % RING) * C + channel, mask=kept, other=0)
+        total += here.to(tl.float32) * weights[tap][None, :]
+    return total * sigmoid(total)
 
 
 @triton.jit
@@ -66,10 +75,55 @@ def doubled(x, n, row, column, SIZE: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def store_parts(high, low, at, values):
-    parts = halves(values, high.dtype.element_ty)
-    tl.store(high + at, parts[0])
-    tl.store(low + at, parts[1])
+def block_sums(g, D: tl.constexpr):
+    """The log decay [64, D] summed inside each block, [64, D]; sums [4, D] of whole blocks, and of those before."""
+    since = tl.cumsum(tl.reshape(g, (BLOCKS, BLOCK, D)), 1)
+    last = tl.arange(0, BLOCK)[None, :, None] == BLOCK - 1
+    end = tl.sum(tl.where(last, since, 0.0), 1)
+    earlier = tl.arange(0, BLOCKS)[:, None, None] > tl.arange(0, BLOCKS)[None, :, None]
+    return tl.reshape(since, (CHUNK, D)), end, tl.sum(tl.where(earlier, end[None, :, :], 0.0), 1)
+
+
+@triton.jit
+def block_rows(
+    i: tl.constexpr, here, columns, k_rows, q_rows, beta, beta_stride, row, length, head, lower, q_k, D: tl.constexpr
+):
+    """A and the products of q with k for the rows of block i, with `columns` [64, D] relative to its start.
+
+    The 16 rows of k and those of q go in as one operand.
+    """
+    r = tl.arange(0, 2 * BLOCK)[:, None]
+    c = tl.arange(0, D)[None, :]
+    t = i * BLOCK + r % BLOCK
+    along = here * CHUNK * D + t * D + c
+    high = tl.load(tl.where(r < BLOCK, k_rows[0], q_rows[0]) + along)
+    low = tl.load(tl.where(r < BLOCK, k_rows[1], q_rows[1]) + along)
+    parts = halves(columns, high.dtype)
+    operand = (tl.trans(parts[0]), tl.trans(parts[1]))
+    value = product((high, low), operand, tl.zeros((2 * BLOCK, CHUNK), tl.float32))
+    s = tl.arange(0, CHUNK)[None, :]
+    strong = tl.load(beta + (row + t).to(tl.int64) * beta_stride + head, mask=t < length, other=0)
+    strong = tl.where(t < length, sigmoid(strong.to(tl.float32)), 0.0)
+    square = here * CHUNK * CHUNK + t * CHUNK + s
+    tl.store(lower + square, strong * value, mask=(r < BLOCK) & (s < t))
+    parts = halves(value, high.dtype)
+    below = (r >= BLOCK) & (s <= t)
+    tl.store(q_k[0] + square, parts[0], mask=below)
+    tl.store(q_k[1] + square, parts[1], mask=below)
+
+
+@triton.jit
+def diagonal_inverses(lower, here, dtype: tl.constexpr):
+    """In place of each diagonal block of A the inverse of the identity plus that block."""
+    b = tl.arange(0, BLOCKS)[:, None, None]
+    t = tl.arange(0, BLOCK)[None, :, None]
+    s = tl.arange(0, BLOCK)[None, None, :]
+    square = here * CHUNK * CHUNK + (b * BLOCK + t) * CHUNK + b * BLOCK + s
+    n = tl.load(lower + square, mask=t > s, other=0)
+    x = tl.where(t == s, 1.0, 0.0) - tl.where(joins(t, s, 1), n, 0.0)
+    x = doubled(x, n, t, s, 2, dtype)
+    x = doubled(x, n, t, s, 4, dtype)
+    tl.store(lower + square, doubled(x, n, t, s, 8, dtype))
 
 
 @triton.jit(do_not_specialize=["first_segment", "segments", "first_chunk"])
@@ -99,6 +153,8 @@ def chunk_terms(
     rest_high,
     rest_low,
     keep,
+    change_high,
+    change_low,
     first_segment,
     segments,
     first_chunk,
@@ -108,13 +164,13 @@ def chunk_terms(
     H: tl.constexpr,
     D: tl.constexpr,
     RING: tl.constexpr,
-    TAPS: tl.constexpr,
     SEGMENTS: tl.constexpr,
 ):
     """The terms of `ChunkTerms`, those in two parts transposed as the next kernels multiply them.
 
-    Of every chunk and head: lower [64, 64] and ends [4, D] are room to work in; u, w and query [64, D]; q_k
-    [64, 64] without what is above its diagonal; rest [D, 64]; keep [D]. The grid is [heads, chunks].
+    Of every chunk and head: u, w and query [64, D]; q_k [64, 64] without what is above its diagonal; rest
+    [D, 64]; keep [D]. Room to work in: lower [64, 64], ends [8, D], and `change` [64, D], which the next kernel
+    fills. Registers change hands through memory. The grid is [heads, chunks].
     """
     head = tl.program_id(0)
     row, length, position, before, chunks = chunk_at(
@@ -125,90 +181,62 @@ def chunk_terms(
     here = (tl.program_id(1) * H + head).to(tl.int64)
     dtype: tl.constexpr = w_high.dtype.element_ty
     C: tl.constexpr = 3 * H * D
-    lower += here * CHUNK * CHUNK
-    ends += here * BLOCKS * D
     c = tl.arange(0, D)[None, :]
     j = tl.arange(0, CHUNK)[:, None]
+    block = j // BLOCK
+    along = here * CHUNK * D + j * D + c
     ring = window + tl.load(streams + row).to(tl.int64) * RING * C
-    k = convolved(
-        raw, raw_stride, ring, taps, row, length, position, before, (H + head) * D + c, C, RING, TAPS
-    )
-    q = convolved(raw, raw_stride, ring, taps, row, length, position, before, head * D + c, C, RING, TAPS)
-    k = unit(k, unit_eps)
-    q = unit(q, unit_eps) * query_scale
     f = tl.load(decay + (row + j).to(tl.int64) * decay_stride + head * D + c, mask=j < length, other=0)
     shifted = f.to(tl.float32) + tl.load(dt_bias + head * D + c).to(tl.float32)
     strength = tl.exp(tl.load(a_log + head).to(tl.float32))
     g = tl.where(j < length, lower_bound * sigmoid(strength * shifted), 0.0)
-    since = tl.cumsum(tl.reshape(g, (BLOCKS, BLOCK, D)), 1)
-    b = tl.arange(0, BLOCKS)[:, None, None]
-    t = tl.arange(0, BLOCK)[None, :, None]
-    end = tl.sum(tl.where(t == BLOCK - 1, since, 0.0), 1)
-    earlier = tl.arange(0, BLOCKS)[:, None, None] > tl.arange(0, BLOCKS)[None, :, None]
-    start = tl.sum(tl.where(earlier, end[None, :, :], 0.0), 1)
+    since, end, start = block_sums(g, D)
+    ends += here * 2 * BLOCKS * D
+    b = tl.arange(0, BLOCKS)[:, None]
+    tl.store(ends + b * D + c, end)
+    tl.store(ends + (BLOCKS + b) * D + c, start)
     whole = tl.sum(end, 0)
-    k3 = tl.reshape(k, (BLOCKS, BLOCK, D))
-    q3 = tl.reshape(q, (BLOCKS, BLOCK, D))
-    shrunk = tl.exp(since)
-    to_end = k3 * tl.exp(end[:, None, :] - since)
-    c3 = tl.arange(0, D)[None, None, :]
-    u += here * CHUNK * D
-    # Rows of other blocks are read back from memory, which is how registers change hands here.
-    tl.store(u + (b * BLOCK + t) * D + c3, to_end)
-    tl.store(ends + tl.arange(0, BLOCKS)[:, None] * D + c, end)
-    rest = tl.reshape(to_end * tl.exp(whole[None, :] - start - end)[:, None, :], (CHUNK, D))
-    place = here * CHUNK * D + tl.arange(0, D)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    store_parts(rest_high, rest_low, place, tl.trans(rest))
     tl.store(keep + here * D + tl.arange(0, D), tl.exp(whole))
-    grown = shrunk * tl.exp(start)[:, None, :]
-    whole_place = here * CHUNK * D + j * D + c
-    store_parts(query_high, query_low, whole_place, tl.reshape(q3 * grown, (CHUNK, D)))
-    k_grown = tl.reshape(k3 * grown, (CHUNK, D))
-    k_rows, q_rows = halves(k3 * shrunk, dtype), halves(q3 * shrunk, dtype)
-    strong = sigmoid(
-        tl.load(beta + (row + j).to(tl.int64) * beta_stride + head, mask=j < length, other=0).to(tl.float32)
-    )
-    strong = tl.where(j < length, strong, 0.0)
-    strong3 = tl.reshape(strong, (BLOCKS, BLOCK, 1))
-    s = tl.arange(0, BLOCK)[None, None, :]
-    nothing = tl.zeros((BLOCKS, BLOCK, BLOCK), tl.float32)
-    columns = halves(tl.permute(k3 * tl.exp(-since), (0, 2, 1)), dtype)
-    n = tl.where(t > s, strong3 * product(k_rows, columns, nothing), 0.0)
-    q_k = tl.where(t >= s, product(q_rows, columns, nothing), 0.0)
-    square = here * CHUNK * CHUNK + (b * BLOCK + t) * CHUNK + b * BLOCK + s
-    store_parts(q_k_high, q_k_low, square, q_k)
-    x = tl.where(t == s, 1.0, 0.0) - tl.where(joins(t, s, 1), n, 0.0)
-    x = doubled(x, n, t, s, 2, dtype)
-    x = doubled(x, n, t, s, 4, dtype)
-    x = doubled(x, n, t, s, 8, dtype)
-    tl.store(lower + (b * BLOCK + t) * CHUNK + b * BLOCK + s, x)
     tl.debug_barrier()
-    for apart in tl.static_range(1, BLOCKS):
-        from_block = b - apart
-        column = tl.load(u + (from_block * BLOCK + t) * D + c3, mask=from_block >= 0, other=0)
-        between = tl.zeros((BLOCKS, 1, D), tl.float32)
-        for step in tl.static_range(1, apart):
-            between += tl.load(ends + (b - step) * D + c3, mask=from_block >= 0, other=0)
-        if apart > 1:
-            column *= tl.exp(between)
-        columns = halves(tl.permute(column, (0, 2, 1)), dtype)
-        value = strong3 * product(k_rows, columns, nothing)
-        tl.store(lower + (b * BLOCK + t) * CHUNK + from_block * BLOCK + s, value, mask=from_block >= 0)
-        parts = halves(product(q_rows, columns, nothing), dtype)
-        square = here * CHUNK * CHUNK + (b * BLOCK + t) * CHUNK + from_block * BLOCK + s
-        tl.store(q_k_high + square, parts[0], mask=from_block >= 0)
-        tl.store(q_k_low + square, parts[1], mask=from_block >= 0)
-    v = convolved(
-        raw, raw_stride, ring, taps, row, length, position, before, (2 * H + head) * D + c, C, RING, TAPS
-    )
+    end = tl.load(ends + block * D + c)
+    start = tl.load(ends + (BLOCKS + block) * D + c)
+    shrunk = tl.exp(since)
+    q = convolved(raw, raw_stride, ring, taps, row, length, position, before, head * D, D, C, RING)
+    q = unit(q, unit_eps) * (query_scale * shrunk)
+    store_parts(change_high, change_low, along, q)
+    store_parts(query_high, query_low, along, q * tl.exp(start))
+    k = convolved(raw, raw_stride, ring, taps, row, length, position, before, (H + head) * D, D, C, RING)
+    k = unit(k, unit_eps)
+    store_parts(w_high, w_low, along, k * shrunk)
+    inner = k * tl.exp(-since)
+    outer = k * tl.exp(end - since)
+    across = here * CHUNK * D + tl.arange(0, D)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    rest = outer * tl.exp(whole[None, :] - start - end)
+    store_parts(rest_high, rest_low, across, tl.trans(rest))
+    tl.debug_barrier()
+    for i in tl.static_range(BLOCKS):
+        if i > 1:
+            # Blocks before the last one move away from the rows by one block more.
+            outer = tl.where(block < i - 1, outer * tl.exp(tl.load(ends + (i - 1) * D + c)), outer)
+        columns = tl.where(block == i, inner, tl.where(block < i, outer, 0.0))
+        block_rows(
+            i, here, columns, (w_high, w_low), (change_high, change_low), beta, beta_stride, row, length, head,
+            lower, (q_k_high, q_k_low), D,
+        )  # fmt: skip
+    tl.debug_barrier()
+    diagonal_inverses(lower, here, dtype)
+    strong = tl.load(beta + (row + j).to(tl.int64) * beta_stride + head, mask=j < length, other=0)
+    strong = tl.where(j < length, sigmoid(strong.to(tl.float32)), 0.0)
+    k_parts = load_parts(w_high, w_low, along)
+    k_grown = strong * tl.exp(start) * (k_parts[0].to(tl.float32) + k_parts[1].to(tl.float32))
+    v = convolved(raw, raw_stride, ring, taps, row, length, position, before, (2 * H + head) * D, D, C, RING)
     tl.debug_barrier()
     i = tl.arange(0, CHUNK)[None, :]
-    same = j // BLOCK == i // BLOCK
-    x = tl.load(lower + j * CHUNK + i, mask=same, other=0)
-    n = tl.load(lower + j * CHUNK + i, mask=j // BLOCK > i // BLOCK, other=0)
+    square = here * CHUNK * CHUNK + j * CHUNK + i
+    x = tl.load(lower + square, mask=block == i // BLOCK, other=0)
+    n = tl.load(lower + square, mask=block > i // BLOCK, other=0)
     x = doubled(x, n, j, i, 16, dtype)
-    x = doubled(x, n, j, i, 32, dtype)
-    x_parts = halves(x, dtype)
-    wide = tl.zeros((CHUNK, D), tl.float32)
-    tl.store(u + j * D + c, product(x_parts, halves(strong * v, dtype), wide))
-    store_parts(w_high, w_low, whole_place, product(x_parts, halves(strong * k_grown, dtype), wide))
+    x_parts = halves(doubled(x, n, j, i, 32, dtype), dtype)
+    nothing = tl.zeros((CHUNK, D), tl.float32)
+    store_parts(w_high, w_low, along, product(x_parts, halves(k_grown, dtype), nothing))
+    tl.store(u + along, product(x_parts, halves(strong * v, dtype), nothing))

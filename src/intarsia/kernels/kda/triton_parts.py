@@ -13,7 +13,9 @@ CHUNK = tl.constexpr(64)
 
 @triton.jit
 def sigmoid(x):
-    return 1 / (1 + tl.exp(-x))
+    """1 / (1 + exp(-x)), with a division in fewer instructions."""
+    root = tl.rsqrt(1 + tl.exp(-x))
+    return root * root
 
 
 @triton.jit
@@ -31,6 +33,18 @@ def product(a, b, total):
     total = tl.dot(a[1], b[0], total)
     total = tl.dot(a[0], b[1], total)
     return tl.dot(a[0], b[0], total)
+
+
+@triton.jit
+def load_parts(high, low, at):
+    return tl.load(high + at), tl.load(low + at)
+
+
+@triton.jit
+def store_parts(high, low, at, values):
+    parts = halves(values, high.dtype.element_ty)
+    tl.store(high + at, parts[0])
+    tl.store(low + at, parts[1])
 
 
 @triton.jit
