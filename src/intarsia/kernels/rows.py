@@ -122,12 +122,12 @@ def rows_of(pieces: Sequence[Piece], page_table: Tensor) -> Rows:
         pack(ordered, count, segments, packed.numpy())
         return unpack(packed.to(page_table.device, non_blocking=True), count, segments, page_table, recurrent)
     tokens, others = _laid_out(ordered, count, segments)
-    numbers = torch.tensor(others, dtype=torch.int32)
+    numbers, tensor = np.array(others, dtype=np.int32), torch.from_numpy
     return Rows(
-        tokens=torch.tensor(tokens, dtype=torch.int64),
-        positions=numbers[:count],
-        streams=numbers[count : 2 * count],
-        starts=numbers[2 * count :],
+        tokens=tensor(np.array(tokens, dtype=np.int64)),
+        positions=tensor(numbers[:count]),
+        streams=tensor(numbers[count : 2 * count]),
+        starts=tensor(numbers[2 * count :]),
         page_table=page_table,
         recurrent_segments=recurrent,
     )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -111,7 +112,7 @@ class MtpGuesses:
     def _absorb(self, lanes: Sequence[Lane]) -> tuple[Tensor, Tensor, list[int]]:
         """The layer's rows, what they attended to, and the number of each lane's last row."""
         pieces, hidden = _unabsorbed(lanes)
-        last = (np.cumsum([len(piece.tokens) for piece in pieces]) - 1).tolist()
+        last = [end - 1 for end in accumulate(len(piece.tokens) for piece in pieces)]
         for lane, piece in zip(lanes, pieces, strict=True):
             lane.unabsorbed = Unabsorbed(piece.position + len(piece.tokens))
         state, selected = self._model.mtp_hidden(self._state.rows(pieces), _gathered(hidden), self._state)
@@ -121,14 +122,10 @@ class MtpGuesses:
         """Draw each lane's next guess; the lanes that want another, and have not lost their thread."""
         if not chains:
             return []
-        rows = state if _in_order(chains) else pad_rows(state[_rows(chains, state)])
+        rows = state if _in_order(chains) else state[_index([chain.row for chain in chains], state)]
         logits = self._model.head(rows)[: len(chains)]
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
-        drawn = draw(
-            logits,
-            positions,
-            [chain.lane.sampling for chain in chains],
-        )
+        drawn = draw(logits, positions, [chain.lane.sampling for chain in chains])
         going = []
         for chain, token in zip(chains, drawn.tolist(), strict=True):
             if token == NOTHING_ALLOWED:
@@ -142,8 +139,8 @@ class MtpGuesses:
     def _extend(self, chains: list[_Chain], state: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
         """One more row a lane, fed by its last guess and by the layer's own hidden of the row before."""
         if not _in_order(chains) or len(state) != padded_count(len(chains)):
-            index = _rows(chains, state)
-            state, selected = pad_rows(state[index]), pad_rows(selected[index], -1)
+            index = _index([chain.row for chain in chains], state)
+            state, selected = state[index], selected[index]
         pieces = []
         for row, chain in enumerate(chains):
             lane = chain.lane
@@ -163,7 +160,7 @@ def _gathered(rows: Sequence[Stretch]) -> Tensor:
     places = [place for one in rows for place in range(one.begin, one.end)]
     if len(step) == padded_count(len(places)) and places == list(range(len(places))):
         return step
-    return pad_rows(step[torch.tensor(places, device=step.device)])
+    return step[_index(places, step)]
 
 
 def _unabsorbed(lanes: Sequence[Lane]) -> tuple[list[Piece], list[Stretch]]:
@@ -181,5 +178,7 @@ def _in_order(chains: Sequence[_Chain]) -> bool:
     return all(chain.row == row for row, chain in enumerate(chains))
 
 
-def _rows(chains: Sequence[_Chain], like: Tensor) -> Tensor:
-    return torch.tensor([chain.row for chain in chains], device=like.device)
+def _index(places: list[int], like: Tensor) -> Tensor:
+    """`places` for a look-up in `like` that gives padded rows; padding is never read, so any row will do."""
+    padded = places + places[:1] * (padded_count(len(places)) - len(places))
+    return torch.from_numpy(np.array(padded, dtype=np.int64)).to(like.device)
