@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from intarsia import formats
 from intarsia.kernels.indexer import launch as indexer
 from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens, selected_width
 from intarsia.kernels.mla import IndexKeys, Latents, encode_latents, entry, products, reference, write_latents
@@ -112,14 +113,17 @@ def attend_case(dtype: torch.dtype, scaled: bool) -> float:
     return error(got, expected) if equal else torch.inf
 
 
-def heads_case(dtype: torch.dtype) -> float:
+def heads_case(dtype: torch.dtype, name: str = "BF16") -> float:
     heads, key, value, latent = 3, 32, 64, 128
-    kv_b = randn(heads * (key + value), latent, seed=1).to(dtype)
+    kv_b = formats.get(name).encode(randn(heads * (key + value), latent, seed=1))
+    wide = formats.get(name).decode(kv_b, torch.float32)
     q, latents = randn(17, heads, key, seed=2).to(dtype), randn(17, heads, latent, seed=3).to(dtype)
-    wide = kv_b.float()
-    absorbed = error(products.absorb(q, kv_b, key, value), reference.absorb_keys(q.float(), wide, key, value))
+    absorbed = products.absorb(q, kv_b, key, value)
     expanded = products.expand(latents, kv_b, key, value)
-    return max(absorbed, error(expanded, reference.expand_values(latents.float(), wide, key, value)))
+    return max(
+        error(absorbed, reference.absorb_keys(q.float(), wide, key, value)),
+        error(expanded, reference.expand_values(latents.float(), wide, key, value)),
+    )
 
 
 def scores_case(dtype: torch.dtype) -> float:
@@ -173,6 +177,7 @@ def cases() -> dict[str, Callable[[], float]]:
         found[f"scores {label}"] = partial(scores_case, dtype)
     found["entry FP8 float32"] = partial(entry_case, torch.float32, True)
     found["attention FP8 bfloat16"] = partial(attend_case, torch.bfloat16, True)
+    found["heads MXFP8 float32"] = partial(heads_case, torch.float32, "MXFP8")
     found["selection exact"] = partial(selection_case, 100, 16)
     found["selection in chunks exact"] = several_chunks
     return found

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from intarsia import formats
 from intarsia.kernels import choice
 from intarsia.kernels.mla import IndexKeys, Latents, encode_latents, enter_rows, entry, products, reference
 from intarsia.kernels.mla import launch as mla
@@ -182,12 +183,13 @@ def test_bits_of_an_attended_row_are_its_own(form, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("stored", ["BF16", "MXFP8"])
 @pytest.mark.parametrize(
     ("heads", "key", "value", "latent"), [(64, 256, 256, 512), (4, 64, 64, 64), (3, 16, 32, 128)]
 )
-def test_products_with_key_and_value_rows(heads, key, value, latent, dtype):
-    kv_b = (gpu(heads * (key + value), latent, seed=1) * latent**-0.5).bfloat16()
-    split = kv_b.double().view(heads, key + value, latent)
+def test_products_with_key_and_value_rows(heads, key, value, latent, stored, dtype):
+    kv_b = formats.get(stored).encode(gpu(heads * (key + value), latent, seed=1) * latent**-0.5)
+    split = formats.get(stored).decode(kv_b, torch.float32).double().view(heads, key + value, latent)
     q, latents = gpu(1024, heads, key, seed=2).to(dtype), gpu(1024, heads, latent, seed=3).to(dtype)
     absorbed, expanded = products.absorb(q, kv_b, key, value), products.expand(latents, kv_b, key, value)
     limit = 1e-5 if dtype == torch.float32 else 8e-3

@@ -2,8 +2,9 @@
 """Scores of pooled keys for the rows of a step, tile by tile of a stream's pools.
 
 A program takes tiles of one segment in turn and scores each for up to RB of its rows, so a tile is read once
-for all rows that see it. A score is one product of PB pools with the heads of one row and a sum over heads,
-the same instructions whatever else the program does.
+for all rows that see it. A score is one product of PB pools with the heads of two rows and a sum over the
+heads of each, the same instructions whatever else the program does; of an odd number of rows the last is
+taken twice.
 """
 
 import triton
@@ -54,7 +55,7 @@ def score_tiles(
     if seen <= LEAST:
         return
     table = page_table + tl.load(streams + first).to(tl.int64) * table_width
-    h, c = tl.arange(0, H), tl.arange(0, D)
+    h, c = tl.arange(0, 2 * H), tl.arange(0, D)
     OPERAND: tl.constexpr = tl.float32 if WIDE else q.dtype.element_ty
     for tile in range(tl.program_id(0), tl.cdiv(seen, PB), tl.num_programs(0)):
         pool = tile * PB + tl.arange(0, PB)
@@ -62,14 +63,16 @@ def score_tiles(
         page = tl.load(table + pool // PER_PAGE, mask=there, other=0).to(tl.int64)
         place = page * PER_PAGE + pool % PER_PAGE
         keys = tl.load(cache + place[:, None] * D + c[None, :], mask=there[:, None], other=0.0).to(OPERAND)
-        for index in tl.range(0, end - first, num_stages=STAGES):
-            row = first + index
-            at = row.to(tl.int64)
-            queries = tl.load(q + (at * H + h[:, None]) * D + c[None, :]).to(OPERAND)
+        for pair in tl.range(0, tl.cdiv(end - first, 2), num_stages=STAGES):
+            row = first + 2 * pair
+            own = tl.minimum(row + h // H, end - 1).to(tl.int64) * H + h % H
+            queries = tl.load(q + own[:, None] * D + c[None, :]).to(OPERAND)
             products = tl.dot(keys, tl.trans(queries), input_precision="ieee" if WIDE else "tf32")
             # As torch does it, a product that is not a number stays one.
             relevant = tl.where(products < 0, 0.0, products) * factor
-            share = tl.load(weights + at * H + h) * head_factor
-            score = tl.sum(relevant * share[None, :], 1)
-            visible = pool < (tl.load(positions + row) + 1) // GROUP
-            tl.store(scores + (at - base) * width + pool, score, mask=visible)
+            share = tl.load(weights + own) * head_factor
+            score = tl.sum(tl.reshape(relevant * share[None, :], [PB, 2, H]), 2)
+            rows_of_pair = tl.minimum(row + tl.arange(0, 2), end - 1)
+            visible = (tl.load(positions + rows_of_pair) + 1) // GROUP
+            target = scores + (rows_of_pair - base).to(tl.int64)[None, :] * width + pool[:, None]
+            tl.store(target, score, mask=pool[:, None] < visible[None, :])

@@ -16,6 +16,7 @@ _TILE, _WIDE_TILE, _RANGE_TILES = 64, 16, 4
 # Up to so many rows, heads and warps of a program that takes a range. No part of the order of additions.
 _RANGE_HEADS = ((4, 16, 4), (None, 32, 4))
 _ROW_HEADS, _WIDE_HEADS = 64, 16
+_PROGRAMS = 132  # that an H200 runs at once if they fill its shared memory; more ranges than that share one
 
 
 def refuse_rows(case: Case) -> str:
@@ -189,9 +190,11 @@ def _attend_tiles(
     from intarsia.kernels.mla import gluon_attend as kernels
 
     splits, each, rows = shape
+    blocks = -(-out.shape[1] // _ROW_HEADS)
+    run = min(splits, power_of_two(-(-splits * blocks * rows // _PROGRAMS)))
     q, cache, _, selected, *where = case.tensors
     heads, latent = out.shape[1:]
-    kernels.attend_tiles[(splits, -(-heads // _ROW_HEADS), rows)](
+    kernels.attend_tiles[(-(-splits // run), blocks, rows)](
         q,
         cache,
         selected,
@@ -202,6 +205,7 @@ def _attend_tiles(
         begin,
         end,
         case.slots,
+        run,
         H=heads,
         L=latent,
         PAGE=case.cache.shape[1],

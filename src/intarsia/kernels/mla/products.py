@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor
 
-from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import on_device_of, wide
+from intarsia.kernels.device import byte_view, on_device_of, wide
 from intarsia.kernels.mla.launch import refuse_rows
 from intarsia.kernels.norm.launch import overlapped
 from intarsia.kernels.weights import Weight
 
-FORMATS = ("BF16", "F32")
+FORMATS = ("BF16", "F32", "MXFP8")
 # Up to so many rows: rows and columns of a product's tile, warps. None touches the order of additions.
 _PRODUCTS = ((16, 16, 128, 4), (64, 64, 128, 4), (None, 128, 128, 8))
 _WIDE_PRODUCTS = ((None, 16, 64, 4),)
@@ -35,7 +34,7 @@ def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
     """Queries [R, H, K], heads side by side, carried into latent space, [R, H, L]."""
     from intarsia.kernels.mla import triton_heads as kernels
 
-    matrix = kv_b["weight"] if isinstance(kv_b, Stored) else kv_b
+    matrix, scales = _tensors(kv_b)
     rows, heads, _ = q.shape
     latent = matrix.shape[1]
     out = torch.empty(rows, heads, latent, dtype=q.dtype, device=q.device)
@@ -45,6 +44,7 @@ def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
         kernels.absorb_rows[(latent // block, heads, -(-rows // tokens))](
             q,
             matrix,
+            scales,
             out,
             rows,
             q.stride(0),
@@ -67,7 +67,7 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
     """Attended latents [R, H, L], contiguous, turned into head outputs [R, H * V]."""
     from intarsia.kernels.mla import triton_heads as kernels
 
-    matrix = kv_b["weight"] if isinstance(kv_b, Stored) else kv_b
+    matrix, scales = _tensors(kv_b)
     rows, heads, latent = latents.shape
     out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
     tokens, block, warps, step, stages, full = _product_shape(latents.dtype, matrix.dtype, rows)
@@ -76,6 +76,7 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
         kernels.expand_rows[(value // block, heads, -(-rows // tokens))](
             latents,
             matrix,
+            scales,
             out,
             rows,
             H=heads,
@@ -91,6 +92,13 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
             **overlapped(rows),
         )
     return out
+
+
+def _tensors(kv_b: Weight) -> tuple[Tensor, Tensor | None]:
+    """Numbers or codes [H * (K + V), L], and the exponents of blocks of 32 columns if there are any."""
+    if isinstance(kv_b, Tensor):
+        return kv_b, None
+    return kv_b["weight"], byte_view(kv_b["weight_scale"]) if kv_b.format == "MXFP8" else None
 
 
 def _product_shape(

@@ -160,11 +160,10 @@ def add_ranges(
     weight = 0.0
     for split in tl.static_range(SPLITS):
         of_split = tl.load(first + 2 * split + 1)
-        part = tl.load(
-            parts + (own * SPLITS + split) * L + c, mask=tl.broadcast_to(of_split != 0, [L]), other=0.0
-        )
+        # Of a range without positions nothing was written: whatever is there is read and not used.
+        part = tl.load(parts + (own * SPLITS + split) * L + c)
         shrink = tl.exp2(tl.load(first + 2 * split) - most)
-        total += part * shrink
+        total += tl.where(of_split == 0, 0.0, part * shrink)
         weight += of_split * shrink
     tl.store(target, (total / tl.where(weight == 0, 1.0, weight)).to(out.dtype.element_ty))
 

@@ -3,6 +3,7 @@
 rows, read as stored.
 
 One chain of additions an element, in steps of BK; how many rows or columns a program takes touches no bits.
+MXFP8 weights become bfloat16, or float32 when WIDE, which is exact.
 """
 
 import triton
@@ -11,16 +12,33 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
+def weights(codes, scales, row, column, L: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Numbers [ROWS, COLUMNS] of the matrix [.., L], COLUMNS a multiple of 32 where there are scales."""
+    values = tl.load(codes + row[:, None] * L + (column + tl.arange(0, COLUMNS))[None, :])
+    if scales is not None:
+        block = column // 32 + tl.arange(0, COLUMNS // 32)
+        exponent = tl.load(scales + row[:, None] * (L // 32) + block[None, :]).to(tl.int32)
+        bits = tl.where(exponent == 0, 1 << 22, exponent << 23)
+        scale = tl.where(exponent == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+        wide = tl.reshape(values.to(tl.float32), [ROWS, COLUMNS // 32, 32]) * scale[:, :, None]
+        values = tl.reshape(wide, [ROWS, COLUMNS]).to(tl.bfloat16)
+    return values
+
+
+@triton.jit
 def product(a, b, total, WIDE: tl.constexpr):
     if WIDE:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
-    return tl.dot(a, b, total)
+        total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+    else:
+        total = tl.dot(a, b, total)
+    return total
 
 
 @triton.jit(do_not_specialize=["rows"])
 def absorb_rows(
     q,
     kv_b,
+    scales,
     out,
     rows,
     q_stride,
@@ -40,15 +58,17 @@ def absorb_rows(
         gdc_wait()
         gdc_launch_dependents()
     head = tl.program_id(1)
-    column = tl.program_id(0) * LB + tl.arange(0, LB)
+    first = tl.program_id(0) * LB
+    column = first + tl.arange(0, LB)
     r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
     taken = tl.minimum(r, rows - 1)
     queries = q + taken[:, None] * q_stride + head * K
-    keys = kv_b + head.to(tl.int64) * (K + V) * L + column[None, :]
+    keys = head.to(tl.int64) * (K + V)
     total = tl.zeros([NT, LB], tl.float32)
     for begin in tl.range(0, K, BK, num_stages=STAGES):
         k = begin + tl.arange(0, BK)
-        total = product(tl.load(queries + k[None, :]), tl.load(keys + k[:, None] * L), total, WIDE)
+        w = weights(kv_b, scales, keys + k, first, L, BK, LB)
+        total = product(tl.load(queries + k[None, :]), w, total, WIDE)
     at = (r[:, None] * H + head) * L + column[None, :]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=(r < rows)[:, None])
 
@@ -57,6 +77,7 @@ def absorb_rows(
 def expand_rows(
     latents,
     kv_b,
+    scales,
     out,
     rows,
     H: tl.constexpr,
@@ -81,10 +102,11 @@ def expand_rows(
     r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
     taken = tl.minimum(r, rows - 1)
     own = latents + (taken[:, None] * H + head) * L
-    values = kv_b + (head.to(tl.int64) * (K + V) + K + v[:, None]) * L
+    values = head.to(tl.int64) * (K + V) + K + v
     total = tl.zeros([NT, VB], tl.float32)
     for begin in tl.range(0, L, BK, num_stages=STAGES):
         k = begin + tl.arange(0, BK)
-        total = product(tl.load(own + k[None, :]), tl.trans(tl.load(values + k[None, :])), total, WIDE)
+        w = weights(kv_b, scales, values, begin, L, VB, BK)
+        total = product(tl.load(own + k[None, :]), tl.trans(w), total, WIDE)
     at = (r[:, None] * H + head) * V + v[None, :]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=(r < rows)[:, None])
