@@ -43,9 +43,10 @@ class CompressedScales:
             raise LoadError(piece.entries[0].name, [_surprise(piece)])
         parts = self._batch.components(index)
         for entry in piece.entries:
-            self._staging.fill(entry, parts[entry.name.rpartition(".")[2]])
+            self._staging.fill(entry, parts[entry.name.rpartition(".")[2]], later=True)
         self._at += 1
         if self._at % TOGETHER == 0 or self._at == len(self._pieces):
+            self._staging.flush()
             self._faults.append(self._batch.expand())
             self._batch = None
 

@@ -69,9 +69,12 @@ class Staging:
         self._twins = [self.reader.twin() for _ in range(threads or reading_threads())]
         self.ahead = Ahead(self._twins, self.device, spans)
 
-    def fill(self, entry: TensorEntry, target: torch.Tensor, begin: int = 0) -> None:
-        """Bytes of an entry from `begin` on, as many as the contiguous `target` has."""
-        if self.ahead is not None and self.ahead.take(entry, begin, target.view(-1).view(torch.uint8)):
+    def fill(self, entry: TensorEntry, target: torch.Tensor, begin: int = 0, *, later: bool = False) -> None:
+        """Bytes of an entry from `begin` on, as many as the contiguous `target` has.
+
+        `later`: they need not be there before `flush`.
+        """
+        if self.ahead is not None and self.ahead.take(entry, begin, target, later=later):
             return
         if target.device.type != "cuda":
             self.reader.read_into(entry, target, begin, begin + target.nbytes)
@@ -89,17 +92,23 @@ class Staging:
             part.copy_(pinned, non_blocking=True)
             self._free[self._turn].record(torch.cuda.current_stream(self.device))
 
+    def flush(self) -> None:
+        """Sends what was filled `later` on its way, in order with what the device is told next."""
+        if self.ahead is not None:
+            self.ahead.flush()
+
     def fill_region(self, entry: TensorEntry, target: torch.Tensor, region: Region | None) -> None:
-        """A part of an entry, or all of it. Whole rows are read by themselves; of cut rows all is read, some
-        rows at a time.
+        """A part of an entry, or all of it; it is there after `flush`.
+
+        Whole rows are read by themselves; of cut rows all is read, some rows at a time.
         """
         if region is None or not region.counts:
-            self.fill(entry, target)
+            self.fill(entry, target, later=True)
             return
         starts, counts = region.starts, region.counts
         row = entry.nbytes // entry.shape[0]
         if target.nbytes == row * counts[0]:
-            self.fill(entry, target, starts[0] * row)
+            self.fill(entry, target, starts[0] * row, later=True)
             return
         band = max(1, BAND_BYTES // row)
         for first in range(starts[0], starts[0] + counts[0], band):

@@ -183,6 +183,7 @@ class Loader:
             else:
                 self._staging.fill_region(piece.entries[0], target, region)
             self._phase.advance(sum(entry.nbytes for entry in piece.entries))
+        self._staging.flush()
         scales.finish()
         for suffix, values in host.items():
             tensors[suffix].copy_(values)

@@ -1,0 +1,45 @@
+"""Scattering bytes: in Triton's interpreter, by compiling, and on a GPU."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from intarsia.kernels import scatter as operation
+from tests.kernels.scatter_interpreted import fine
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+
+
+@needs_triton
+def test_in_the_interpreter_every_byte_finds_its_place():
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.scatter_interpreted"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout) is True
+
+
+@needs_triton
+def test_it_compiles_without_spills(monkeypatch):
+    from intarsia.kernels.scatter import triton_scatter
+    from tests.kernels.ahead_of_time import Compiled, usage
+
+    kernel = Compiled(triton_scatter.scatter_bytes)
+    monkeypatch.setattr(triton_scatter, "scatter_bytes", kernel)
+    operation.scatter(torch.empty(64, dtype=torch.uint8), [(0, 4096, 64)])
+    assert usage(kernel.built[0])["stack"] == 0
+
+
+def test_on_a_cpu_tensors_are_copied_one_by_one():
+    assert not operation.scatters(torch.device("cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_every_byte_finds_its_place():
+    assert fine("cuda")
