@@ -10,7 +10,7 @@ from intarsia.kernels.device import on_device_of
 
 __all__ = ["Part", "scatter", "scatters"]
 
-_CHUNK, _WARPS = 1 << 15, 8  # bytes of a program
+_CHUNK, _WARPS = 1 << 13, 8  # bytes of a program
 
 Part = tuple[int, int, int]
 """Where the bytes begin in the buffer, the address they go to, and how many they are."""
@@ -24,7 +24,7 @@ def scatters(device: torch.device) -> bool:
 
 
 def scatter(buffer: Tensor, parts: Sequence[Part]) -> None:
-    """Copies parts of `buffer` (flat uint8) to addresses on its device; the caller keeps that memory alive."""
+    """Copies parts of `buffer` (flat uint8) to addresses on its device, whose memory the caller keeps."""
     from intarsia.kernels.scatter import triton_scatter as kernels
 
     if not parts:

@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def scatter_bytes(buffer, table, CHUNK: tl.constexpr):
-    """Program (part, chunk) copies up to CHUNK bytes; table [parts, 3]: place in the buffer, address, bytes."""
+    """Program (part, chunk) copies up to CHUNK bytes; table [parts, 3]: place, address, bytes."""
     part, chunk = tl.program_id(0), tl.program_id(1)
     place = tl.load(table + 3 * part)
     address = tl.load(table + 3 * part + 1)
