@@ -16,11 +16,11 @@ from intarsia.loading.layout import Arranged, Arrangement
 # The first pattern that the end of a weight's name fits says what it is used in.
 _USES = (
     (r"embed_tokens", "embedding"),
-    (r"(^|\.)(norm|\w*layernorm|k_norm(\.bias)?|enorm|hnorm)", "norm"),
+    (r"(q_a_layernorm|kv_a_layernorm|k_norm(\.bias)?|index_kpool_compress_ape)", "enter_rows"),
+    (r"(^|\.)(norm|\w*layernorm|enorm|hnorm)", "norm"),
     (r"self_attn\.(conv1d|A_log|dt_bias|o_norm)", "kda_step"),
     (r"hc_(attn|ffn)_(fn|base|scale)", "hyper_site"),
-    (r"kv_b_proj", "latent heads"),
-    (r"index_kpool_compress_ape", "key pooling"),
+    (r"kv_b_proj", "absorb_keys"),
     (r"mlp\.gate(\.e_score_correction_bias)?", "router"),
     (r"experts\.(gate_up|down)", "experts"),
     (r"", "linear"),
@@ -90,6 +90,11 @@ def _case(
         shape = (config.n_routed_experts, config.hidden_size)
     elif operation == "kda_step":
         shape = (config.linear_num_heads, config.linear_head_dim)
+    elif operation == "enter_rows":
+        shape = (config.kv_lora_rank, config.index_head_dim, config.index_kpool)
+    elif operation == "absorb_keys":
+        formats = (forms[name],)
+        shape = (config.qk_nope_head_dim, config.v_head_dim, config.kv_lora_rank)
     elif operation == "hyper_site":
         shape = (config.hc_mult, config.hidden_size)
     elif operation != "norm":
