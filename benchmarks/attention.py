@@ -1,6 +1,6 @@
 """Latent attention's kernels at GLM-5.3-Flash's geometry: time, floor and ratio.
 
-    python benchmarks/attention.py [--only decode index prompt] [--json FILE]
+    python benchmarks/attention.py [--only whole decode index prompt] [--json FILE]
 
 Random contents made on the device. Every figure is the median of 15 replays of one CUDA graph of several
 calls that take turns with different streams or weights, so that what a call reads is not in the L2 cache. The
@@ -179,6 +179,42 @@ def choosing(bench: Bench, rows: int, context: int, *, prompt: bool) -> None:
     bench.add("selection alone", size, context, microseconds([select] * turns), size * (pools + SLOTS) * 4)
 
 
+def layer(bench: Bench, rows: int, context: int, *, prompt: bool = False) -> None:
+    """Everything of a layer between its projections, one after another as in a step."""
+    turns = 1 if prompt else TURNS
+    steps = [bench.step(rows, context, turn, prompt=prompt) for turn in range(turns)]
+    raw = bench.numbers(rows, QUERY + LATENT + 2 * WIDTH).split([QUERY, LATENT, WIDTH, WIDTH], -1)
+    latents = Latents(raw[0], raw[1], bench.numbers(QUERY), bench.numbers(LATENT), 1e-5, bench.latents)
+    tail, ape = bench.numbers(rows, 11, 2 * WIDTH), bench.numbers(GROUP, WIDTH)
+    norm, bias = bench.numbers(WIDTH), bench.numbers(WIDTH)
+    keys = IndexKeys(raw[2], raw[3], norm, bias, 1e-6, ape, tail, bench.pooled)
+    q, queries = bench.numbers(rows, HEADS, KEY), bench.numbers(rows, INDEX_HEADS, WIDTH)
+    weights = bench.numbers(rows, INDEX_HEADS, dtype=torch.float32)
+
+    def call(step: Rows, kv_b: Tensor) -> Tensor:
+        entry.launch(latents, keys, step)
+        selected = indexer.launch(queries, weights, bench.pooled, step, TOP, GROUP)
+        absorbed = products.absorb(q, kv_b, KEY, VALUE, settled=True)
+        attended = mla.attend(absorbed, bench.latents, selected, step, KEY**-0.5, name="gluon")
+        return products.expand(attended, kv_b, KEY, VALUE)
+
+    calls = [lambda s=s, w=w: call(s, w) for s, w in zip(steps, bench.kv_b[:turns], strict=True)]
+    seen, pools = min(context, TOP), context // GROUP
+    streams = 1 if prompt else rows
+    read = (streams * context if prompt else rows * seen) * LATENT * 2 + streams * pools * WIDTH * 2
+    operations = (
+        4.0 * rows * HEADS * (seen * LATENT + KEY * LATENT) + 2.0 * rows * INDEX_HEADS * WIDTH * pools
+    )
+    bench.add("between products", rows, context, microseconds(calls), read + bench.kv_b[0].nbytes, operations)
+
+
+def whole(bench: Bench) -> None:
+    for context in (100, *CONTEXTS):
+        for rows in ROWS:
+            layer(bench, rows, context)
+    layer(bench, 1024, 8192, prompt=True)
+
+
 def decode(bench: Bench) -> None:
     for context in (100, *CONTEXTS):
         for rows in ROWS:
@@ -204,7 +240,7 @@ def prompt(bench: Bench) -> None:
     entering(bench, 1024, prompt=True)
 
 
-PARTS = {"decode": decode, "index": index, "prompt": prompt}
+PARTS = {"whole": whole, "decode": decode, "index": index, "prompt": prompt}
 
 
 def main() -> None:

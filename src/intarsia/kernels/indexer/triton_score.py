@@ -41,19 +41,20 @@ def score_tiles(
 ):
     """q [R, H, D], weights float32 [R, H]; scores float32 [rows, width] of the rows from `base` on. Pools
     that a row does not see are not written, nor is anything for rows that see LEAST pools or fewer. The grid
-    is [programs a segment, segments, blocks of RB rows].
+    is [programs a segment, segments, blocks of RB rows]. Everything but `q` and `weights` was written before
+    the launch before this one.
     """
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     segment = tl.program_id(1)
     first = tl.maximum(tl.load(starts + segment), base) + tl.program_id(2) * RB
     end = tl.minimum(tl.minimum(tl.load(starts + segment + 1), base + rows), first + RB)
     if first >= end:
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
         return
     seen = (tl.load(positions + end - 1) + 1) // GROUP
     if seen <= LEAST:
-        return
+        seen = 0
     table = page_table + tl.load(streams + first).to(tl.int64) * table_width
     h, c = tl.arange(0, 2 * H), tl.arange(0, D)
     OPERAND: tl.constexpr = tl.float32 if WIDE else q.dtype.element_ty
@@ -63,6 +64,8 @@ def score_tiles(
         page = tl.load(table + pool // PER_PAGE, mask=there, other=0).to(tl.int64)
         place = page * PER_PAGE + pool % PER_PAGE
         keys = tl.load(cache + place[:, None] * D + c[None, :], mask=there[:, None], other=0.0).to(OPERAND)
+        if OVERLAP:
+            gdc_wait()
         for pair in tl.range(0, tl.cdiv(end - first, 2), num_stages=STAGES):
             row = first + 2 * pair
             own = tl.minimum(row + h // H, end - 1).to(tl.int64) * H + h % H
@@ -76,3 +79,6 @@ def score_tiles(
             visible = (tl.load(positions + rows_of_pair) + 1) // GROUP
             target = scores + (rows_of_pair - base).to(tl.int64)[None, :] * width + pool[:, None]
             tl.store(target, score, mask=pool[:, None] < visible[None, :])
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()

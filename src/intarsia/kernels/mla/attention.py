@@ -9,10 +9,16 @@ from intarsia.kernels.rows import Rows
 from intarsia.kernels.weights import Weight
 
 
-def absorb_keys(q: Tensor, kv_b: Weight, key_width: int, value_width: int) -> Tensor:
-    """Queries [R, H, K] carried into latent space, [R, H, L]."""
+def absorb_keys(
+    q: Tensor, kv_b: Weight, key_width: int, value_width: int, *, settled: bool = False
+) -> Tensor:
+    """Queries [R, H, K] carried into latent space, [R, H, L].
+
+    `settled`: at least one operation was launched between what wrote `q` and this, which may then begin
+    before that operation ends.
+    """
     if choose(_product("absorb_keys", q, kv_b, key_width, value_width)) == TRITON:
-        return products.absorb(q, kv_b, key_width, value_width)
+        return products.absorb(q, kv_b, key_width, value_width, settled=settled)
     return reference.absorb_keys(q, kv_b, key_width, value_width)
 
 

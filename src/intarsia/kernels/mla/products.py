@@ -30,8 +30,10 @@ offer("absorb_keys", refuse)
 offer("expand_values", refuse)
 
 
-def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
-    """Queries [R, H, K], heads side by side, carried into latent space, [R, H, L]."""
+def absorb(q: Tensor, kv_b: Weight, key: int, value: int, *, settled: bool = False) -> Tensor:
+    """Queries [R, H, K], heads side by side, carried into latent space, [R, H, L]; `settled` as in
+    `absorb_keys`.
+    """
     from intarsia.kernels.mla import triton_heads as kernels
 
     matrix, scales = _tensors(kv_b)
@@ -58,6 +60,7 @@ def absorb(q: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
             WIDE=full,
             STAGES=stages,
             num_warps=warps,
+            SETTLED=settled,
             **overlapped(rows),
         )
     return out

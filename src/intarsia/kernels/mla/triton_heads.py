@@ -26,6 +26,17 @@ def weights(codes, scales, row, column, L: tl.constexpr, ROWS: tl.constexpr, COL
 
 
 @triton.jit
+def fetch(codes, row, column, L: tl.constexpr, COLUMNS: tl.constexpr):
+    """Ask for COLUMNS columns of rows to be brought into the second-level cache."""
+    LINE: tl.constexpr = 1024 // codes.dtype.element_ty.primitive_bitwidth
+    LINES: tl.constexpr = COLUMNS // LINE if COLUMNS > LINE else 1
+    where = codes + row[:, None] * L + (column + tl.arange(0, LINES) * LINE)[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [where], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def product(a, b, total, WIDE: tl.constexpr):
     if WIDE:
         total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
@@ -52,11 +63,13 @@ def absorb_rows(
     WIDE: tl.constexpr,
     STAGES: tl.constexpr,
     OVERLAP: tl.constexpr,
+    SETTLED: tl.constexpr,
 ):
-    """out [R, H, L] = q [R, H, K] times key rows, head by head. The grid is [L / LB, H, blocks of rows]."""
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
+    """out [R, H, L] = q [R, H, K] times key rows, head by head. The grid is [L / LB, H, blocks of rows].
+
+    SETTLED: `q` was written before the launch before, so that the product need not wait for that; what `out`
+    overwrites, some of it may still read.
+    """
     head = tl.program_id(1)
     first = tl.program_id(0) * LB
     column = first + tl.arange(0, LB)
@@ -64,12 +77,18 @@ def absorb_rows(
     taken = tl.minimum(r, rows - 1)
     queries = q + taken[:, None] * q_stride + head * K
     keys = head.to(tl.int64) * (K + V)
+    if OVERLAP and not SETTLED:
+        fetch(kv_b, keys + tl.arange(0, K), first, L, LB)
+        gdc_wait()
     total = tl.zeros([NT, LB], tl.float32)
     for begin in tl.range(0, K, BK, num_stages=STAGES):
         k = begin + tl.arange(0, BK)
         w = weights(kv_b, scales, keys + k, first, L, BK, LB)
         total = product(tl.load(queries + k[None, :]), w, total, WIDE)
     at = (r[:, None] * H + head) * L + column[None, :]
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     tl.store(out + at, total.to(out.dtype.element_ty), mask=(r < rows)[:, None])
 
 
@@ -94,15 +113,15 @@ def expand_rows(
     """out [R, H, V] = latents [R, H, L] times value rows, head by head. The grid is [V / VB, H, blocks of
     rows].
     """
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     head = tl.program_id(1)
     v = tl.program_id(0) * VB + tl.arange(0, VB)
     r = (tl.program_id(2) * NT + tl.arange(0, NT)).to(tl.int64)
     taken = tl.minimum(r, rows - 1)
     own = latents + (taken[:, None] * H + head) * L
     values = head.to(tl.int64) * (K + V) + K + v
+    if OVERLAP:
+        fetch(kv_b, values, 0, L, L)
+        gdc_wait()
     total = tl.zeros([NT, VB], tl.float32)
     for begin in tl.range(0, L, BK, num_stages=STAGES):
         k = begin + tl.arange(0, BK)

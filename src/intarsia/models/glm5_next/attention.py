@@ -50,12 +50,14 @@ def mla(
     """
     key, value = config.qk_nope_head_dim, config.v_head_dim
     used = rows.starts[-1:]
+    chooses = selected is None
     if selected is None:
         q, selected = select(x, w, config, cache, rows)
     else:
         raw, latent = linears(x, [w.q_a, w.kv_a], used=used)
         q = linear(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w.q_b, used=used)
-    q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)  # this rank's heads
+    # This rank's heads. What chooses tokens was launched after what wrote q.
+    q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value, settled=chooses)
     # A ring holds the rows of one recurrent step and what the first of them looks back to.
     most = cache.tail.shape[1] - config.index_kpool + 1
     attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales, most)
