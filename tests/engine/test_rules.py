@@ -329,6 +329,53 @@ def test_a_grammar_masks_every_row_guessed_or_not(sampling):
     assert outcomes[0].ids[:3] == truth[: len(outcomes[0].ids)]
 
 
+class Sevens(Rising):
+    """A grammar: twenty tokens, all multiples of seven."""
+
+    def fill(self, words):
+        words.zero_()
+        for token in range(0, VOCAB, 7):
+            bit = 1 << token % 32
+            words[token // 32] |= bit if bit < 1 << 31 else bit - (1 << 32)
+
+    def accept(self, token):
+        if token % 7:
+            return False
+        self.taken.append(token)
+        return True
+
+    @property
+    def finished(self):
+        return len(self.taken) >= 20
+
+
+def test_guesses_are_made_under_the_grammar():
+    """The network's own choice is hardly ever allowed: guesses that do not know the grammar never land."""
+    request = request_of("r", prompt_of(1, 70), max_tokens=40)
+    (outcome,) = serve(engine_of(), [replace(request, grammar=Sevens())])
+    assert len(outcome.ids) == 20
+    assert outcome.usage.drafted[0] >= 6
+    assert outcome.usage.accepted[0] >= 4
+
+
+class Failing(Rising):
+    """A grammar that fails when it is asked for the token after three."""
+
+    def fill(self, words):
+        if len(self.taken) == 3:
+            raise RuntimeError("too much")
+        super().fill(words)
+
+
+def test_a_grammar_that_fails_ahead_ends_its_own_reply_where_it_fails():
+    engine = engine_of()
+    grammar, plain = request_of("g", prompt_of(1, 70), max_tokens=40), request_of("p", prompt_of(2, 70))
+    failed, other = serve(engine, [replace(grammar, grammar=Failing()), plain])
+    assert failed.reason == "error"
+    assert other.ids == reference_reply(plain, lambda logits, reply: logits)
+    assert_clean(engine)
+
+
 def test_a_grammar_begins_where_thinking_ends():
     thinking = Thinking(close_id=CLOSE, inside=True, budget=6, forced_close=CLOSING)
     request = request_of("r", prompt_of(1, 70), max_tokens=40, thinking=thinking)

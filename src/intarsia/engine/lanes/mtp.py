@@ -13,6 +13,7 @@ from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.graphs.capture import Captures
 from intarsia.engine.graphs.chain_step import ChainSteps, Guessing
 from intarsia.engine.graphs.read import read
+from intarsia.engine.lanes.adjust import masked
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
@@ -124,6 +125,7 @@ class MtpGuesses:
             return []
         rows = state if _in_order(chains) else state[_index([chain.row for chain in chains], state)]
         logits = self._model.head(rows)[: len(chains)]
+        _mask(logits, chains)
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
         drawn = draw(logits, positions, [chain.lane.sampling for chain in chains])
         going = []
@@ -150,6 +152,16 @@ class MtpGuesses:
             chain.row = row
         shared = selected if self._model.config.index_share_for_mtp_iteration else None
         return self._model.mtp_hidden(self._state.rows(pieces), state, self._state, shared)
+
+
+def _mask(logits: Tensor, chains: Sequence[_Chain]) -> None:
+    """Leave to a lane with a grammar what may follow its guesses so far: another guess would only be cut."""
+    for row, chain in enumerate(chains):
+        lane = chain.lane
+        if lane.request.grammar is not None:
+            allowed = lane.reply.allowed_after(lane.drafts, -(-logits.shape[1] // 32))
+            if allowed is not None:
+                logits[row] = masked(logits[row : row + 1], allowed.unsqueeze(0))[0]
 
 
 def _gathered(rows: Sequence[Stretch]) -> Tensor:

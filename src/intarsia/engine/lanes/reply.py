@@ -106,6 +106,18 @@ class Reply:
                 grammar.rollback(accepted)
         return list(drafts), masks
 
+    def allowed_after(self, drafts: Sequence[int], words: int) -> Tensor | None:
+        """What the grammar allows after these drafts, int32 [words]; None where it says nothing, or not that
+        far.
+
+        For guessing: a grammar that fails says nothing here, and fails again where its reply is written.
+        """
+        try:
+            kept, masks = self.look_ahead(drafts, words)
+        except Exception:  # the grammar's own failures are of any kind, and told elsewhere
+            return None
+        return None if masks is None or len(kept) < len(drafts) else masks[-1]
+
     @property
     def _open_id(self) -> int | None:
         rules = self._request.thinking
