@@ -90,7 +90,12 @@ def kda_step_case(dtype: torch.dtype) -> float:
 
 def kda_prompt_case(dtype: torch.dtype) -> float:
     """A prompt that goes on from inside a chunk into the next, and a short one that begins its sequence."""
-    return kda_case(dtype, [Piece(1, 50, [0] * 20, False), Piece(0, 0, [0] * 3, False)], 64, prompt.launch)
+    return kda_case(
+        dtype,
+        [Piece(1, 50, [0] * 20, False), Piece(0, 0, [0] * 3, False)],
+        64,
+        partial(prompt.launch, "triton"),
+    )
 
 
 def kda_case(dtype: torch.dtype, pieces: list[Piece], width: int, launch: Callable[..., None]) -> float:

@@ -21,6 +21,7 @@ STEPS = [
     ("triton", BFLOAT16, 64),
     ("triton", torch.float32, 128),
 ]
+PROMPTS = [("gluon", 128), ("triton", 128), ("triton", 64)]
 HEADS = 4
 
 
@@ -44,9 +45,9 @@ def run_step(name, given, weights, kept, rows, **options):
     return out
 
 
-def run_prompt(given, weights, kept, rows):
+def run_prompt(name, given, weights, kept, rows):
     out = poisoned(given.raw.shape[0], weights.norm.shape[0])
-    prompt.launch(given, weights, kept, rows, out)
+    prompt.launch(name, given, weights, kept, rows, out)
     return out
 
 
@@ -134,17 +135,17 @@ def pieces_of(lengths, begin=0):
     return [Piece(s, begin, [0] * n, False) for s, n in enumerate(lengths)]
 
 
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize(("name", "width"), PROMPTS)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("begin", [0, 37, 128])
-def test_prompts_are_right(width, decay, begin):
+def test_prompts_are_right(name, width, decay, begin):
     """Lengths that end before, on and after the grid, of which the longest spans four chunks."""
     lengths = (200, 1, 63, 91)
     rows = rows_for(pieces_of(lengths, begin), 4, "cuda")
     given = projected(rows.tokens.shape[0], HEADS, width, BFLOAT16, decay)
     weights, before = parameters(HEADS, width), cache(4, 2, HEADS, width, BFLOAT16)
     given_gpu, weights_gpu, kept, reference = to("cuda", given, weights, before, before)
-    out = run_prompt(given_gpu, weights_gpu, kept, rows).cpu()
+    out = run_prompt(name, given_gpu, weights_gpu, kept, rows).cpu()
     plain = reference_step(given_gpu, weights_gpu, reference, rows).cpu()
     assert torch.equal(kept.window, reference.window)
     ring, first = before.window.shape[1], 0
@@ -162,29 +163,31 @@ def test_prompts_are_right(width, decay, begin):
     assert (out[first:] == 0).all()
 
 
-def test_a_prompts_bits_do_not_depend_on_what_follows_or_lies_beside():
-    width, length = 128, 200
+@pytest.mark.parametrize(("name", "width"), PROMPTS)
+def test_a_prompts_bits_do_not_depend_on_what_follows_or_lies_beside(name, width):
+    length = 200
     weights, before = parameters(HEADS, width), cache(3, 2, HEADS, width, BFLOAT16)
     given = projected(320, HEADS, width, BFLOAT16)
     given, weights, before = to("cuda", given, weights, before)
     (kept,) = to("cuda", before)
-    whole = run_prompt(some(given, 0, length), weights, kept, rows_for(pieces_of((length,)), 3, "cuda"))
+    whole = run_prompt(name, some(given, 0, length), weights, kept, rows_for(pieces_of((length,)), 3, "cuda"))
     for count in [*range(1, 18), 31, 33, 63, 64, 65, 100, 128, 199]:
         (part,) = to("cuda", before)
         rows = rows_for(pieces_of((count,)), 3, "cuda")
-        got = run_prompt(some(given, 0, count), weights, part, rows)
+        got = run_prompt(name, some(given, 0, count), weights, part, rows)
         assert torch.equal(got[:count], whole[:count]), count
     (beside,) = to("cuda", before)
     rows = rows_for(pieces_of((length, 70, 45)), 3, "cuda")
-    got = run_prompt(some(given, 0, length + 115), weights, beside, rows)
+    got = run_prompt(name, some(given, 0, length + 115), weights, beside, rows)
     assert torch.equal(got[:length], whole[:length])
     assert torch.equal(beside.memory[0, 0], kept.memory[0, 0])
     assert torch.equal(beside.window[0], kept.window[0])
 
 
 @pytest.mark.parametrize("cuts", [(64,), (128,), (64, 128, 192)])
-def test_a_prompt_resumed_on_the_grid_has_the_bits_of_a_fresh_one(cuts):
-    width, length = 128, 210
+@pytest.mark.parametrize(("name", "width"), PROMPTS)
+def test_a_prompt_resumed_on_the_grid_has_the_bits_of_a_fresh_one(name, width, cuts):
+    length = 210
     given, weights, kept = to(
         "cuda",
         projected(224, HEADS, width, BFLOAT16),
@@ -192,20 +195,21 @@ def test_a_prompt_resumed_on_the_grid_has_the_bits_of_a_fresh_one(cuts):
         cache(1, 2, HEADS, width, BFLOAT16),
     )
     (resumed,) = to("cuda", kept)
-    whole = run_prompt(some(given, 0, length), weights, kept, rows_for(pieces_of((length,)), 1, "cuda"))
+    whole = run_prompt(name, some(given, 0, length), weights, kept, rows_for(pieces_of((length,)), 1, "cuda"))
     bounds = [0, *cuts, length]
     for begin, end in pairwise(bounds):
         rows = rows_for([Piece(0, begin, [0] * (end - begin), False)], 1, "cuda")
-        got = run_prompt(some(given, begin, end), weights, resumed, rows)
+        got = run_prompt(name, some(given, begin, end), weights, resumed, rows)
         assert torch.equal(got[: end - begin], whole[begin:end])
         resumed.current[0] = 0
     assert torch.equal(resumed.memory[0, 0], kept.memory[0, 0])
     assert torch.equal(resumed.window, kept.window)
 
 
-def test_long_prompts_are_right_across_what_runs_at_once():
+@pytest.mark.parametrize(("name", "width"), PROMPTS)
+def test_long_prompts_are_right_across_what_runs_at_once(name, width):
     """More chunks than share their room: the state goes on from one group to the next."""
-    width, length = 64, 64 * (prompt.CHUNKS_AT_ONCE + 3) + 5
+    length = 64 * (prompt.CHUNKS_AT_ONCE + 3) + 5
     rows = rows_for(pieces_of((length,)), 1, "cuda")
     given = projected(64, HEADS, width, BFLOAT16)
     times = -(-rows.tokens.shape[0] // 64)
@@ -219,7 +223,7 @@ def test_long_prompts_are_right_across_what_runs_at_once():
     given, weights, kept, reference = to(
         "cuda", given, parameters(HEADS, width), *[cache(1, 1, HEADS, width, BFLOAT16)] * 2
     )
-    out = run_prompt(given, weights, kept, rows)
+    out = run_prompt(name, given, weights, kept, rows)
     plain = reference_step(given, weights, reference, rows)
     assert relative(out[:length], plain[:length]) <= 8e-3
     assert relative(kept.memory, reference.memory) <= 5e-5

@@ -76,18 +76,18 @@ def test_the_recurrent_step_compiles_without_spills(usages, name):
         assert used["BAR"] <= 3
 
 
-def test_the_prompt_form_compiles_to_tensor_core_code(usages):
-    from intarsia.kernels.kda import triton_carry, triton_chunk
+@pytest.mark.parametrize("name", ["gluon", "triton"])
+def test_the_prompt_form_compiles_to_tensor_core_code(usages, name):
+    from intarsia.kernels.kda import gluon_chunk, triton_carry, triton_chunk, triton_parts
 
-    chunk, carry, read = usages(
-        lambda: prompt.launch(*arguments(128, 1, 0)),
-        (triton_chunk, "chunk_terms"),
-        (triton_carry, "carry_state"),
-        (triton_carry, "read_chunks"),
-    )
-    for used in (chunk, carry, read):
+    kernels = [(triton_parts, "plan_chunks")]
+    kernels += [({"gluon": gluon_chunk, "triton": triton_chunk}[name], "decayed_products")]
+    kernels += [(triton_chunk, "solve_chunk"), (triton_carry, "carry_state"), (triton_carry, "read_chunks")]
+    _, products, solve, carry, read = usages(lambda: prompt.launch(name, *arguments(128, 1, 0)), *kernels)
+    assert products["HMMA"] > 0
+    for used in (solve, carry, read):
         assert used["HGMMA"] > 0
-        assert used["shared"] < 227 << 10
+    assert max(one["shared"] for one in (products, solve, carry, read)) < 227 << 10
     assert carry["stack"] == read["stack"] == 0
 
 

@@ -3,17 +3,20 @@
 import torch
 from torch import Tensor
 
-from intarsia.kernels.choice import Case, offer
+from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import interpreting, on_device_of
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.chunk import CHUNK
 from intarsia.kernels.kda.gates import UNIT_EPS
 from intarsia.kernels.rows import Rows
 
-_BLOCKS, _TAPS = 4, 4
+_BLOCKS, _TAPS, _GLUON_WIDTH = 4, 4, 128
 CHUNKS_AT_ONCE = 36
 """Chunks that share room to work in: 0.26 MB a chunk and head of 128 columns. One launch of 2048 rows."""
-_TERM_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 4, 4
+_PRODUCT_WARPS, _SOLVE_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 8, 4, 4
+_PRODUCT_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
+_SOLVE_OPTIONS: dict[str, int] = {}
+_ENTRY = 8
 _VALUES, _CARRY_STAGES = 64, 2
 _DEPTH, _READ_STAGES = 32, 3
 
@@ -30,7 +33,16 @@ def refuse(case: Case) -> str:
     return ""
 
 
+def refuse_gluon(case: Case) -> str:
+    """The same where the kernel with the most arithmetic is the Gluon one."""
+    _, width, _ = case.shape
+    if width != _GLUON_WIDTH:
+        return f"heads of {width} columns; {_GLUON_WIDTH} are needed"
+    return refuse(case)
+
+
 offer("kda_prompt", refuse)
+offer("kda_prompt", refuse_gluon, GLUON)
 
 
 def chunk_bound(rows: int, segments: int) -> int:
@@ -38,7 +50,9 @@ def chunk_bound(rows: int, segments: int) -> int:
     return rows // CHUNK + 2 * segments + 1
 
 
-def launch(projected: Projected, parameters: Parameters, cache: Cache, rows: Rows, out: Tensor) -> None:
+def launch(
+    name: str, projected: Projected, parameters: Parameters, cache: Cache, rows: Rows, out: Tensor
+) -> None:
     """The prompt segments of a step into `out` [R, H D]; padding rows become zero, others are left alone."""
     segments = rows.starts.shape[0] - 1 - rows.recurrent_segments
     bound = chunk_bound(out.shape[0], segments)
@@ -46,7 +60,7 @@ def launch(projected: Projected, parameters: Parameters, cache: Cache, rows: Row
     with on_device_of(out):
         for first in range(0, bound, CHUNKS_AT_ONCE):
             count = min(CHUNKS_AT_ONCE, bound - first)
-            _launch(projected, parameters, cache, rows, out, room, (segments, first, count))
+            _launch(name, projected, parameters, cache, rows, out, room, (segments, first, count))
 
 
 class _Room:
@@ -65,10 +79,12 @@ class _Room:
         self.lower, self.ends = numbers(CHUNK, CHUNK), numbers(2 * _BLOCKS, width)
         self.u, self.keep = numbers(CHUNK, width), numbers(width)
         self.w, self.query, self.change = parts(CHUNK, width), parts(CHUNK, width), parts(CHUNK, width)
-        self.q_k, self.rest, self.state = parts(CHUNK, CHUNK), parts(width, CHUNK), parts(width, width)
+        self.rest, self.q_k, self.state = parts(CHUNK, width), parts(CHUNK, CHUNK), parts(width, width)
+        self.table = torch.empty(chunks, _ENTRY, dtype=torch.int32, device=device)
 
 
 def _launch(
+    name: str,
     projected: Projected,
     parameters: Parameters,
     cache: Cache,
@@ -77,46 +93,72 @@ def _launch(
     room: _Room,
     which: tuple[int, int, int],
 ) -> None:
-    """The three kernels over the chunks that `which` names: prompt segments, first chunk, chunks."""
-    from intarsia.kernels.kda import triton_carry, triton_chunk
+    """The kernels over the chunks that `which` names: prompt segments, first chunk, chunks."""
+    from intarsia.kernels.kda import triton_carry, triton_chunk, triton_parts
 
     segments, first, count = which
     heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
     ring = cache.window.shape[1]
     several = 1 << (segments - 1).bit_length()
     values = min(_VALUES, width)
-    place = (rows.starts, rows.streams, rows.positions)
+    taps = parameters.taps.contiguous()
     chunks = (rows.recurrent_segments, segments, first)
-    triton_chunk.chunk_terms[(heads, count)](
+    triton_parts.plan_chunks[(count,)](
+        rows.starts, rows.positions, room.table, *chunks, SEGMENTS=several, ENTRY=_ENTRY, num_warps=1
+    )
+    products = (
         projected.raw,
         projected.raw.stride(0),
         projected.decay,
         projected.decay.stride(0),
         projected.beta,
         projected.beta.stride(0),
-        parameters.taps.contiguous(),
+        taps,
         parameters.a_log,
         parameters.dt_bias,
         cache.window,
-        *place,
+        rows.streams,
+        room.table,
         room.lower,
         room.ends,
-        room.u,
         *room.w,
         *room.query,
         *room.q_k,
         *room.rest,
         room.keep,
         *room.change,
-        *chunks,
         float(parameters.lower_bound),
         width**-0.5,
         UNIT_EPS,
+    )
+    if name == GLUON:
+        from intarsia.kernels.kda import gluon_chunk
+
+        gluon_chunk.decayed_products[(heads, count)](
+            *products, H=heads, RING=ring, num_warps=_PRODUCT_WARPS, **_PRODUCT_OPTIONS
+        )
+    else:
+        triton_chunk.decayed_products[(heads, count)](
+            *products, H=heads, D=width, RING=ring, num_warps=_PRODUCT_WARPS
+        )
+    triton_chunk.solve_chunk[(heads, count)](
+        projected.raw,
+        projected.raw.stride(0),
+        projected.beta,
+        projected.beta.stride(0),
+        taps,
+        cache.window,
+        rows.streams,
+        room.table,
+        room.lower,
+        room.ends,
+        room.u,
+        *room.w,
         H=heads,
         D=width,
         RING=ring,
-        SEGMENTS=several,
-        num_warps=_TERM_WARPS,
+        num_warps=_SOLVE_WARPS,
+        **_SOLVE_OPTIONS,
     )
     triton_carry.carry_state[(heads * width // values, segments)](
         projected.raw,
@@ -130,7 +172,9 @@ def _launch(
         cache.memory,
         cache.window,
         cache.current,
-        *place,
+        rows.starts,
+        rows.streams,
+        rows.positions,
         *chunks,
         count,
         H=heads,
@@ -153,14 +197,13 @@ def _launch(
         parameters.norm,
         out,
         rows.starts,
-        rows.positions,
-        *chunks,
+        rows.starts.shape[0] - 1,
+        room.table,
         out.shape[0],
         float(parameters.eps),
         H=heads,
         D=width,
         DEPTH=_DEPTH,
-        SEGMENTS=several,
         STAGES=_READ_STAGES,
         num_warps=_READ_WARPS,
     )

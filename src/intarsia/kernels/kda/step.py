@@ -40,7 +40,7 @@ def attention_step(
     if not has_prompts:
         return out
     if of_prompts != REFERENCE:
-        prompt.launch(projected, parameters, cache, rows, out)
+        prompt.launch(of_prompts, projected, parameters, cache, rows, out)
         return out
     begins = rows.starts[rows.recurrent_segments]
     prompts = replace(rows, starts=rows.starts[rows.recurrent_segments :], recurrent_segments=0)

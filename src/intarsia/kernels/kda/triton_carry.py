@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from intarsia.kernels.kda.triton_parts import CHUNK, chunk_at, entry, halves, product, segments_of, sigmoid
+from intarsia.kernels.kda.triton_parts import CHUNK, ENTRY, entry, halves, product, segments_of, sigmoid
 
 
 @triton.jit
@@ -48,8 +48,7 @@ def after_chunk(
     change = halves(tl.load(u + at + value) - known, dtype)
     tl.store(change_high + at + value, change[0])
     tl.store(change_low + at + value, change[1])
-    across = here * CHUNK * D + key * CHUNK + tl.arange(0, CHUNK)[None, :]
-    rest = (tl.load(rest_high + across), tl.load(rest_low + across))
+    rest = (tl.trans(tl.load(rest_high + along)), tl.trans(tl.load(rest_low + along)))
     return product(rest, change, state * tl.load(keep + here * D + key))
 
 
@@ -138,7 +137,7 @@ def carry_state(
         remember(raw, raw_stride, ring, c + 2 * H * D, begin, count, position, C, RING, SLOTS)
 
 
-@triton.jit(do_not_specialize=["first_segment", "segments", "first_chunk", "rows"])
+@triton.jit(do_not_specialize=["last", "rows"])
 def read_chunks(
     query_high,
     query_low,
@@ -153,28 +152,25 @@ def read_chunks(
     norm,
     out,
     starts,
-    positions,
-    first_segment,
-    segments,
-    first_chunk,
+    last,
+    table,
     rows,
     eps,
     H: tl.constexpr,
     D: tl.constexpr,
     DEPTH: tl.constexpr,
-    SEGMENTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """What the rows of every chunk read, normed and gated, into out [R, H D]. The grid is [heads, chunks];
-    programs behind the last chunk clear the padding rows.
+    """What the rows of every chunk read, normed and gated, into out [R, H D]. starts[last] is the
+    number of real rows. The grid is [heads, chunks]; programs behind the last chunk clear the padding rows.
     """
     head = tl.program_id(0)
-    chunk = first_chunk + tl.program_id(1)
-    row, length, _, _, chunks = chunk_at(starts, positions, first_segment, segments, chunk, SEGMENTS)
+    place = table + tl.program_id(1) * ENTRY
+    row, length, to_come = tl.load(place), tl.load(place + 1), tl.load(place + 4)
     j = tl.arange(0, CHUNK)[:, None]
     c = tl.arange(0, D)[None, :]
-    if chunk >= chunks:
-        padding = tl.load(starts + first_segment + segments) + (chunk - chunks) * CHUNK + j
+    if to_come <= 0:
+        padding = tl.load(starts + last) - to_come * CHUNK + j
         nothing = tl.zeros((CHUNK, D), tl.float32).to(out.dtype.element_ty)
         tl.store(out + padding.to(tl.int64) * H * D + head * D + c, nothing, mask=padding < rows)
         return

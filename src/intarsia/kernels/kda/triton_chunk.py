@@ -17,7 +17,7 @@ say how much of a value is left of it later.
 import triton
 import triton.language as tl
 
-from intarsia.kernels.kda.triton_parts import CHUNK, chunk_at, halves, load_parts, product, sigmoid, store_parts
+from intarsia.kernels.kda.triton_parts import CHUNK, ENTRY, halves, load_parts, product, sigmoid, store_parts
 
 BLOCK = tl.constexpr(16)
 BLOCKS = tl.constexpr(4)
@@ -45,7 +45,7 @@ def convolved(
         offset = j - (TAPS - 1) + tap
         inside = (j < length) & (before + offset >= 0)
         here = tl.load(raw + (row + offset).to(tl.int64) * stride + channel, mask=inside, other=0)
-        if tap < TAPS - 1:
+        if tap < TAPS - 1:  # noqa: SIM102 (the compiler decides the outer one)
             if before < TAPS - 1:
                 at = position + offset
                 kept = (j < length) & (before + offset < 0) & (at >= 0)
@@ -76,7 +76,7 @@ def doubled(x, n, row, column, SIZE: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def block_sums(g, D: tl.constexpr):
-    """The log decay [64, D] summed inside each block, [64, D]; sums [4, D] of whole blocks, and of those before."""
+    """The log decay [64, D] summed inside each block; sums [4, D] of whole blocks, and of those before."""
     since = tl.cumsum(tl.reshape(g, (BLOCKS, BLOCK, D)), 1)
     last = tl.arange(0, BLOCK)[None, :, None] == BLOCK - 1
     end = tl.sum(tl.where(last, since, 0.0), 1)
@@ -86,7 +86,19 @@ def block_sums(g, D: tl.constexpr):
 
 @triton.jit
 def block_rows(
-    i: tl.constexpr, here, columns, k_rows, q_rows, beta, beta_stride, row, length, head, lower, q_k, D: tl.constexpr
+    i: tl.constexpr,
+    here,
+    columns,
+    k_rows,
+    q_rows,
+    beta,
+    beta_stride,
+    row,
+    length,
+    head,
+    lower,
+    q_k,
+    D: tl.constexpr,
 ):
     """A and the products of q with k for the rows of block i, with `columns` [64, D] relative to its start.
 
@@ -126,8 +138,8 @@ def diagonal_inverses(lower, here, dtype: tl.constexpr):
     tl.store(lower + square, doubled(x, n, t, s, 8, dtype))
 
 
-@triton.jit(do_not_specialize=["first_segment", "segments", "first_chunk"])
-def chunk_terms(
+@triton.jit
+def decayed_products(
     raw,
     raw_stride,
     decay,
@@ -138,12 +150,10 @@ def chunk_terms(
     a_log,
     dt_bias,
     window,
-    starts,
     streams,
-    positions,
+    table,
     lower,
     ends,
-    u,
     w_high,
     w_low,
     query_high,
@@ -155,31 +165,26 @@ def chunk_terms(
     keep,
     change_high,
     change_low,
-    first_segment,
-    segments,
-    first_chunk,
     lower_bound,
     query_scale,
     unit_eps,
     H: tl.constexpr,
     D: tl.constexpr,
     RING: tl.constexpr,
-    SEGMENTS: tl.constexpr,
 ):
-    """The terms of `ChunkTerms`, those in two parts transposed as the next kernels multiply them.
+    """What of `ChunkTerms` needs no inverse, and A, for every chunk and head. The grid is [heads, chunks].
 
-    Of every chunk and head: u, w and query [64, D]; q_k [64, 64] without what is above its diagonal; rest
-    [D, 64]; keep [D]. Room to work in: lower [64, 64], ends [8, D], and `change` [64, D], which the next kernel
-    fills. Registers change hands through memory. The grid is [heads, chunks].
+    query and rest [64, D]; q_k [64, 64] without what is above its diagonal; keep [D]; lower [64, 64], A
+    below its diagonal; w [64, D], k exp(L); ends [8, D], the sums E of blocks and those of the blocks before.
+    `change` [64, D] is room to work in, which a later kernel fills: registers change hands through memory.
     """
     head = tl.program_id(0)
-    row, length, position, before, chunks = chunk_at(
-        starts, positions, first_segment, segments, first_chunk + tl.program_id(1), SEGMENTS
-    )
-    if first_chunk + tl.program_id(1) >= chunks:
+    entry = table + tl.program_id(1) * ENTRY
+    row, length = tl.load(entry), tl.load(entry + 1)
+    position, before = tl.load(entry + 2), tl.load(entry + 3)
+    if length <= 0:
         return
     here = (tl.program_id(1) * H + head).to(tl.int64)
-    dtype: tl.constexpr = w_high.dtype.element_ty
     C: tl.constexpr = 3 * H * D
     c = tl.arange(0, D)[None, :]
     j = tl.arange(0, CHUNK)[:, None]
@@ -210,9 +215,7 @@ def chunk_terms(
     store_parts(w_high, w_low, along, k * shrunk)
     inner = k * tl.exp(-since)
     outer = k * tl.exp(end - since)
-    across = here * CHUNK * D + tl.arange(0, D)[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    rest = outer * tl.exp(whole[None, :] - start - end)
-    store_parts(rest_high, rest_low, across, tl.trans(rest))
+    store_parts(rest_high, rest_low, along, outer * tl.exp(whole[None, :] - start - end))
     tl.debug_barrier()
     for i in tl.static_range(BLOCKS):
         if i > 1:
@@ -220,14 +223,50 @@ def chunk_terms(
             outer = tl.where(block < i - 1, outer * tl.exp(tl.load(ends + (i - 1) * D + c)), outer)
         columns = tl.where(block == i, inner, tl.where(block < i, outer, 0.0))
         block_rows(
-            i, here, columns, (w_high, w_low), (change_high, change_low), beta, beta_stride, row, length, head,
-            lower, (q_k_high, q_k_low), D,
+            i, here, columns, (w_high, w_low), (change_high, change_low), beta, beta_stride, row, length,
+            head, lower, (q_k_high, q_k_low), D,
         )  # fmt: skip
-    tl.debug_barrier()
+
+
+@triton.jit
+def solve_chunk(
+    raw,
+    raw_stride,
+    beta,
+    beta_stride,
+    taps,
+    window,
+    streams,
+    table,
+    lower,
+    ends,
+    u,
+    w_high,
+    w_low,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    RING: tl.constexpr,
+):
+    """u and w [64, D] of every chunk and head, from what `decayed_products` leaves; the grid is the same."""
+    head = tl.program_id(0)
+    entry = table + tl.program_id(1) * ENTRY
+    row, length = tl.load(entry), tl.load(entry + 1)
+    position, before = tl.load(entry + 2), tl.load(entry + 3)
+    if length <= 0:
+        return
+    here = (tl.program_id(1) * H + head).to(tl.int64)
+    dtype: tl.constexpr = w_high.dtype.element_ty
+    C: tl.constexpr = 3 * H * D
+    c = tl.arange(0, D)[None, :]
+    j = tl.arange(0, CHUNK)[:, None]
+    block = j // BLOCK
+    along = here * CHUNK * D + j * D + c
+    ring = window + tl.load(streams + row).to(tl.int64) * RING * C
     diagonal_inverses(lower, here, dtype)
     strong = tl.load(beta + (row + j).to(tl.int64) * beta_stride + head, mask=j < length, other=0)
     strong = tl.where(j < length, sigmoid(strong.to(tl.float32)), 0.0)
     k_parts = load_parts(w_high, w_low, along)
+    start = tl.load(ends + here * 2 * BLOCKS * D + (BLOCKS + block) * D + c)
     k_grown = strong * tl.exp(start) * (k_parts[0].to(tl.float32) + k_parts[1].to(tl.float32))
     v = convolved(raw, raw_stride, ring, taps, row, length, position, before, (2 * H + head) * D, D, C, RING)
     tl.debug_barrier()

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 CHUNK = tl.constexpr(64)
+ENTRY = tl.constexpr(8)  # numbers of the table of chunks for each
 
 
 @triton.jit
@@ -65,11 +66,22 @@ def entry(values, index, SEGMENTS: tl.constexpr):
     return tl.sum(tl.where(tl.arange(0, SEGMENTS) == index, values, 0), 0)
 
 
-@triton.jit
-def chunk_at(starts, positions, first_segment, segments, chunk, SEGMENTS: tl.constexpr):
-    """Of the chunk-th chunk of all prompts: its first row, how many rows it has, its first row's position and
-    how many rows of its segment come before it. None has rows from the number of chunks on, which comes last.
+@triton.jit(do_not_specialize=["first_segment", "segments", "first_chunk"])
+def plan_chunks(
+    starts,
+    positions,
+    table,
+    first_segment,
+    segments,
+    first_chunk,
+    SEGMENTS: tl.constexpr,
+    ENTRY: tl.constexpr,
+):
+    """Where the chunks of all prompts lie: for a program's chunk, counted from `first_chunk`, an entry with
+    its first row, how many rows it has (0 behind the last chunk), its first row's position, how many rows of
+    its segment come before it, and how many chunks lie between it and the last.
     """
+    chunk = first_chunk + tl.program_id(0)
     begin, count, position, chunks, through = segments_of(
         starts, positions, first_segment, segments, SEGMENTS
     )
@@ -80,5 +92,11 @@ def chunk_at(starts, positions, first_segment, segments, chunk, SEGMENTS: tl.con
     at = entry(position, segment, SEGMENTS)
     grid = (at // CHUNK + chunk - before) * CHUNK
     first = tl.maximum(at, grid)
-    length = tl.minimum(at + rows, grid + CHUNK) - first
-    return row + first - at, length, first, first - at, tl.sum(chunks, 0)
+    left = tl.sum(chunks, 0) - chunk
+    length = tl.where(left > 0, tl.minimum(at + rows, grid + CHUNK) - first, 0)
+    place = table + tl.program_id(0) * ENTRY
+    tl.store(place, row + first - at)
+    tl.store(place + 1, length)
+    tl.store(place + 2, first)
+    tl.store(place + 3, first - at)
+    tl.store(place + 4, left)
