@@ -19,7 +19,7 @@ from intarsia.kernels.experts import (
     swiglu,
     unpack,
 )
-from intarsia.kernels.experts.packed_launch import Few, Many
+from intarsia.kernels.experts.packed_launch import Few
 from intarsia.kernels.router import Routing
 from tests.kernels.steps import randn
 
@@ -29,16 +29,9 @@ EXPERTS, INNER, WIDTH, TOP, LIMIT = 24, 512, 1024, 4, 10.0
 COUNTS = [*range(1, 18), 32, 64, 65, 128, 384]
 FORMS = [
     packed_launch._ONE_ROW,
-    Few(pairs=8, quarters=4, depth=2, early_x=True),
-    Few(pairs=16, quarters=4, depth=2, early_x=True),
-    Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128),
-    Few(pairs=24, quarters=2, depth=4, early_x=False),
-    Few(pairs=8, quarters=2, depth=2, early_x=False),
-    Many(rows=32, quarters=2, stages=4, depth=3),
-    Many(rows=32, quarters=2, stages=4, depth=2, extra=16, registers=128),
-    Many(rows=64, quarters=2, stages=3, depth=2, extra=16, registers=128),
-    Many(rows=128, quarters=2, stages=3, depth=2),
-    Many(rows=256, quarters=2, stages=2, depth=2),
+    Few(pairs=8, quarters=4, depth=2, early_x=False),
+    Few(pairs=16, quarters=2, depth=3, early_x=True),
+    *(form for _, form in packed_launch._FORMS),
 ]
 
 
@@ -146,26 +139,26 @@ def test_odd_widths(inner, width):
         assert (got - expected).abs().max() <= 5e-3 * expected.abs().max(), rows
 
 
-@pytest.mark.parametrize("kind", ["random", "one_expert"])
-def test_every_kernel_gives_the_same_bits(kind):
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_kernel_gives_the_same_bits(form):
     """Products of sixteen rows and of warp groups, few rows a block and many, lists made one way and the
     other, scales as stored and compressed.
     """
     stored = stored_experts()
     tiles, small = in_tiles(*stored), in_tiles(*stored, resident=True)
     different = []
-    for rows in (1, 3, 40, 300):
+    for kind, rows in product(("random", "one_expert"), (1, 3, 40, 300)):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
         expected = routed_experts(x, chosen, *tiles, LIMIT)
-        for form, few_pairs, stacks in product(FORMS, (0, 256), (tiles, small)):
+        for few_pairs, stacks in product((0, 256), (tiles, small)):
             with (
-                patch.object(packed_launch, "form_of", lambda *_, form=form: form),
+                patch.object(packed_launch, "form_of", lambda *_: form),
                 patch.object(grouping, "_FEW_PAIRS", few_pairs),
             ):
                 got = routed_experts(x, chosen, *stacks, LIMIT)
             if not torch.equal(got, expected):
                 error = float((got - expected).abs().max())
-                different.append((rows, form, few_pairs, stacks is small, error))
+                different.append((kind, rows, few_pairs, stacks is small, error))
     assert not different
 
 

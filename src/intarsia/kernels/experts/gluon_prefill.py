@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PIE808, RET505, RUF005 (Gluon knows no other way to write these)
+# ruff: noqa: PIE808, RUF005 (Gluon knows no other way to write these)
 """The product of experts in tiles with many rows of x each: weights in registers, x in shared memory.
 
 One program takes QUARTERS * 64 rows of one expert's weight, up to NT of its pairs and all columns, with two
@@ -55,120 +55,35 @@ def per_word(even, odd, QUARTERS: gl.constexpr):
 
 
 @gluon.jit
-def times_x(a, tiles, more, sums, STAGE: gl.constexpr, FIRST: gl.constexpr):
-    """Start the product of 64 columns with the rows of a stage; `sums` has one part for each tile of rows."""
-    total = (warpgroup_mma(a, tiles[STAGE].slice(FIRST, 64, 1).permute([1, 0]), sums[0], is_async=True),)
-    if len(more) > 0:
-        tile = more[STAGE].slice(FIRST, 64, 1).permute([1, 0])
-        total = total + (warpgroup_mma(a, tile, sums[1], is_async=True),)
-    return total
-
-
-@gluon.jit
-def all_but_last(sums):
-    """Wait for every product but those of the last 64 columns."""
-    if len(sums) == 1:
-        return (warpgroup_mma_wait(1, [sums[0]]),)
-    else:
-        first, second = warpgroup_mma_wait(2, [sums[0], sums[1]])
-        return (first, second)
-
-
-@gluon.jit
-def copy_rows(x, x_more, ready, tiles, more, start, step, pred, STAGE: gl.constexpr, NT: gl.constexpr):
-    """Request the rows of a step."""
-    tma.async_copy_global_to_shared(x, [start, step * 128], ready[STAGE], tiles[STAGE], pred=pred)
-    if len(more) > 0:
-        tma.async_copy_global_to_shared(
-            x_more, [start + NT, step * 128], ready[STAGE], more[STAGE], pred=pred
-        )
-
-
-@gluon.jit
 def one_step(
-    sums, ring, tiles, more, ready, x, x_more, start, words_at, scales_at, step, phase,
-    STAGE: gl.constexpr, STEPS: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr, BYTES: gl.constexpr,
+    sums, ring, tiles, ready, x, start, words_at, scales_at, step, phase,
+    STAGE: gl.constexpr, STEPS: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr,
     STAGES: gl.constexpr, DEPTH: gl.constexpr, LEFT: gl.constexpr,
 ):  # fmt: skip
     """128 columns; refills the stage that the step before it used."""
     first, first_scales, second, second_scales = halves(ring[0], ring[1], QUARTERS)
     a = decoded(first, first_scales, QUARTERS, PLACES, 2, LEFT)
     mbarrier.wait(ready[STAGE], phase)
-    sums = all_but_last(times_x(a, tiles, more, sums, STAGE, 0))
+    sums = warpgroup_mma(a, tiles[STAGE].slice(0, 64, 1).permute([1, 0]), sums, is_async=True)
+    sums = warpgroup_mma_wait(1, [sums])
     BEFORE: gl.constexpr = (STAGE + STAGES - 1) % STAGES
     left = step + (STAGES - 1) < STEPS
-    mbarrier.expect(ready[BEFORE], BYTES, pred=left)
+    mbarrier.expect(ready[BEFORE], NT * 256, pred=left)
     gl.thread_barrier()  # every warp is done with the step before
-    copy_rows(x, x_more, ready, tiles, more, start, step + STAGES - 1, left, BEFORE, NT)
+    tma.async_copy_global_to_shared(
+        x, [start, (step + STAGES - 1) * 128], ready[BEFORE], tiles[BEFORE], pred=left
+    )
     a = decoded(second, second_scales, QUARTERS, PLACES, 2, LEFT)
     ahead = gl.minimum(step + DEPTH, STEPS - 1)
     ring = ring[2:] + (load_words(words_at + ahead * 2048, False), gl.load(scales_at + ahead * 256))
-    sums = all_but_last(times_x(a, tiles, more, sums, STAGE, 64))
+    sums = warpgroup_mma(a, tiles[STAGE].slice(64, 64, 1).permute([1, 0]), sums, is_async=True)
+    sums = warpgroup_mma_wait(1, [sums])
     return sums, ring
-
-
-@gluon.jit
-def finish(
-    out, sums, order, own, limit, part, start, count,
-    N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr,
-):  # fmt: skip
-    """Store the sums [64 QUARTERS, NT] of up to NT pairs from place `start` on."""
-    BN: gl.constexpr = QUARTERS * 64
-    if GATED:
-        gate_scale = gl.load(own) * UNSCALE
-        up_scale = gl.load(own + PARTS - 1) * UNSCALE
-        values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
-        store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, NT, False)
-    else:
-        sums = rows_of(sums, QUARTERS, PLACES, NT)
-        store_parts(out, sums, order, own, part * BN, start, count, N, PARTS, BN, NT)
-
-
-@gluon.jit
-def multiply(
-    x, x_more, words_at, scales_at, ring, tiles, more, ready, out, order, own, limit, part, start, count,
-    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
-    NT: gl.constexpr, EXTRA: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr,
-):  # fmt: skip
-    """The product of a program's weights and the first NT rows of its block, and the EXTRA next ones."""
-    STEPS: gl.constexpr = K // 128
-    BYTES: gl.constexpr = (NT + EXTRA) * 256
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, NT, 16])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    for stage in gl.static_range(STAGES - 1):
-        mbarrier.expect(ready[stage], BYTES)
-    gl.thread_barrier()
-    for stage in gl.static_range(STAGES - 1):
-        copy_rows(x, x_more, ready, tiles, more, start, stage, True, stage, NT)
-    sums = (gl.full([QUARTERS * 64, NT], 0.0, gl.float32, SUMS),)
-    if EXTRA:
-        OTHERS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, EXTRA, 16])
-        sums = sums + (gl.full([QUARTERS * 64, EXTRA], 0.0, gl.float32, OTHERS),)
-    for turn in range(0, STEPS // STAGES):
-        for stage in gl.static_range(STAGES):
-            sums, ring = one_step(
-                sums, ring, tiles, more, ready, x, x_more, start, words_at, scales_at, turn * STAGES + stage,
-                turn & 1, stage, STEPS, QUARTERS, NT, BYTES, STAGES, DEPTH, LEFT,
-            )  # fmt: skip
-    for stage in gl.static_range(STEPS % STAGES):
-        sums, ring = one_step(
-            sums, ring, tiles, more, ready, x, x_more, start, words_at, scales_at,
-            STEPS // STAGES * STAGES + stage, (STEPS // STAGES) & 1, stage, STEPS, QUARTERS, NT, BYTES,
-            STAGES, DEPTH, LEFT,
-        )  # fmt: skip
-    if EXTRA:
-        first, second = warpgroup_mma_wait(0, [sums[0], sums[1]])
-        finish(out, first, order, own, limit, part, start, NT, N, PARTS, GATED, QUARTERS, NT)
-        finish(out, second, order, own, limit, part, start + NT, count - NT, N, PARTS, GATED, QUARTERS, EXTRA)
-    else:
-        first = warpgroup_mma_wait(0, [sums[0]])
-        finish(out, first, order, own, limit, part, start, count, N, PARTS, GATED, QUARTERS, NT)
 
 
 @gluon.jit
 def many_rows(
     x,
-    x_more,
     codes,
     scales,
     global_scales,
@@ -184,16 +99,17 @@ def many_rows(
     GATED: gl.constexpr,
     QUARTERS: gl.constexpr,
     NT: gl.constexpr,
-    EXTRA: gl.constexpr,
     STAGES: gl.constexpr,
     DEPTH: gl.constexpr,
 ):
-    """As gluon_decode.few_rows, with x and x_more descriptors of rows [pairs, K] in places of `order`.
+    """As gluon_decode.few_rows, with x a descriptor of rows [pairs, K] in places of `order`, tiles [NT, 128].
 
-    Tiles of x are [NT, 128], and of x_more [EXTRA, 128], which only blocks of more than NT pairs use. STAGES:
-    tiles of x in shared memory, at most K / 128. DEPTH: steps of weights in flight.
+    STAGES: tiles of x in shared memory, at most K / 128. DEPTH: steps of weights in flight.
     """
     BN: gl.constexpr = QUARTERS * 64
+    STEPS: gl.constexpr = K // 128
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, NT, 16])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     part = gl.program_id(0)
     block = gl.program_id(1)
     count = gl.load(block_count + block)
@@ -202,12 +118,9 @@ def many_rows(
     if count > 0:
         # One allocation a stage: the compiler then sees that stages do not overlap.
         tiles = ()
-        more = ()
         ready = ()
         for _ in gl.static_range(STAGES):
             tiles = tiles + (gl.allocate_shared_memory(gl.bfloat16, [NT, 128], x.layout),)
-            if EXTRA:
-                more = more + (gl.allocate_shared_memory(gl.bfloat16, [EXTRA, 128], x_more.layout),)
             barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
             mbarrier.init(barrier, count=1)
             ready = ready + (barrier,)
@@ -216,25 +129,35 @@ def many_rows(
         lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
         words_at = codes + row * (K // 8) + lanes + registers
         scales_at = scales + row * (K // 64) + scale_offsets(K, QUARTERS, PLACES)
-        own = global_scales + expert * PARTS
         ring = ()
         for step in gl.static_range(DEPTH):
             ring = ring + (load_words(words_at + step * 2048, False), gl.load(scales_at + step * 256))
-        if EXTRA:
-            if count > NT:
-                multiply(
-                    x, x_more, words_at, scales_at, ring, tiles, more, ready, out, order, own, limit, part,
-                    start, count, N, K, PARTS, GATED, QUARTERS, NT, EXTRA, STAGES, DEPTH,
+        for stage in gl.static_range(STAGES - 1):
+            mbarrier.expect(ready[stage], NT * 256)
+        gl.thread_barrier()
+        for stage in gl.static_range(STAGES - 1):
+            tma.async_copy_global_to_shared(x, [start, stage * 128], ready[stage], tiles[stage])
+        sums = gl.full([BN, NT], 0.0, gl.float32, SUMS)
+        for turn in range(0, STEPS // STAGES):
+            for stage in gl.static_range(STAGES):
+                sums, ring = one_step(
+                    sums, ring, tiles, ready, x, start, words_at, scales_at, turn * STAGES + stage, turn & 1,
+                    stage, STEPS, QUARTERS, NT, STAGES, DEPTH, LEFT,
                 )  # fmt: skip
-            else:
-                multiply(
-                    x, x_more, words_at, scales_at, ring, tiles, (), ready, out, order, own, limit, part,
-                    start, count, N, K, PARTS, GATED, QUARTERS, NT, 0, STAGES, DEPTH,
-                )  # fmt: skip
-        else:
-            multiply(
-                x, x_more, words_at, scales_at, ring, tiles, (), ready, out, order, own, limit, part,
-                start, count, N, K, PARTS, GATED, QUARTERS, NT, 0, STAGES, DEPTH,
+        for stage in gl.static_range(STEPS % STAGES):
+            sums, ring = one_step(
+                sums, ring, tiles, ready, x, start, words_at, scales_at, STEPS // STAGES * STAGES + stage,
+                (STEPS // STAGES) & 1, stage, STEPS, QUARTERS, NT, STAGES, DEPTH, LEFT,
             )  # fmt: skip
+        sums = warpgroup_mma_wait(0, [sums])
         for stage in gl.static_range(STAGES):
             mbarrier.invalidate(ready[stage])
+        own = global_scales + expert * PARTS
+        if GATED:
+            gate_scale = gl.load(own) * UNSCALE
+            up_scale = gl.load(own + PARTS - 1) * UNSCALE
+            values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
+            store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, NT, False)
+        else:
+            sums = rows_of(sums, QUARTERS, PLACES, NT)
+            store_parts(out, sums, order, own, part * BN, start, count, N, PARTS, BN, NT)

@@ -4,7 +4,7 @@ The two products add in the same order whatever their configuration, so all of t
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -42,20 +42,12 @@ class Few:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """gluon_prefill.many_rows: pairs of a block and those that only fuller blocks have, blocks of 64 rows,
-    tiles of x and steps of weights in flight.
-    """
+    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead."""
 
-    rows: int
+    pairs: int
     quarters: int
     stages: int
     depth: int
-    extra: int = 0
-    registers: int | None = None
-
-    @property
-    def pairs(self) -> int:
-        return self.rows + self.extra
 
 
 Form = Few | Many
@@ -65,10 +57,10 @@ _ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
 _FORMS: tuple[tuple[float, Form], ...] = (
     (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
     (20, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
-    (26, Many(rows=32, quarters=2, stages=4, depth=3)),
-    (80, Many(rows=64, quarters=2, stages=4, depth=2)),
-    (120, Many(rows=128, quarters=2, stages=3, depth=2)),
-    (float("inf"), Many(rows=256, quarters=2, stages=2, depth=2)),
+    (26, Many(pairs=32, quarters=2, stages=4, depth=3)),
+    (80, Many(pairs=64, quarters=2, stages=4, depth=2)),
+    (120, Many(pairs=128, quarters=2, stages=3, depth=2)),
+    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2)),
 )
 
 
@@ -173,50 +165,34 @@ class Run:
         )
 
     def product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
+        """Gate and up rows: SwiGLU [pairs, I] in places of the order; else rows [pairs, D] of pairs."""
         _, n, k = weight.shape
-        gated = weight.gated
         common: dict[str, Any] = {
             "N": n,
             "K": k,
             "PARTS": weight.global_scales.shape[1],
-            "GATED": gated,
+            "GATED": weight.gated,
             "QUARTERS": self.form.quarters,
+            "NT": self.form.pairs,
             "DEPTH": min(self.form.depth, k // TILE),
         }
-        if self.form.registers:
-            common["maxnreg"] = self.form.registers
         codes = weight.codes.view(torch.int32)
         rest = (weight.global_scales, *self.groups.lists, out, self.limit)
         if isinstance(self.form, Few):
-            overlap = (1 if gated else 2) if self.overlap else 0
-            self.few_rows[(n // (32 * self.form.quarters), self.groups.blocks)](
-                x.view(torch.int32),
-                codes,
-                *_scales_of(weight),
-                *rest,
-                **common,
-                RESIDENT=not isinstance(weight.scales, Tensor),
-                NT=self.form.pairs,
-                TOP=self.top,
-                EARLY_X=self.form.early_x,
-                PASSING=self.form.passing,
-                OVERLAP=overlap,
-                num_warps=4,
-                **self.options,
-            )
+            grid = (n // (32 * self.form.quarters), self.groups.blocks)
+            operands = (x.view(torch.int32), codes, *_scales_of(weight), *rest)
+            self.few_rows[grid](*operands, **common, **self._few_options(weight), num_warps=4)
         else:
-            self.many_rows[(n // (64 * self.form.quarters), self.groups.blocks)](
-                _descriptor(x, self.form.rows),
-                _descriptor(x, self.form.extra or 8),
-                codes,
-                self._plain_scales(weight),
-                *rest,
-                **common,
-                NT=self.form.rows,
-                EXTRA=self.form.extra,
-                STAGES=self.form.stages,
-                num_warps=8,
-            )
+            grid = (n // (64 * self.form.quarters), self.groups.blocks)
+            operands = (_descriptor(x, self.form.pairs), codes, self._plain_scales(weight), *rest)
+            self.many_rows[grid](*operands, **common, STAGES=self.form.stages, num_warps=8)
+
+    def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
+        form = cast(Few, self.form)
+        overlap = (1 if weight.gated else 2) if self.overlap else 0
+        options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
+        options |= {"RESIDENT": not isinstance(weight.scales, Tensor)} | self.options
+        return options | ({"maxnreg": form.registers} if form.registers else {})
 
     def _plain_scales(self, weight: PackedExperts) -> Tensor:
         """Scales in tiles, as words: written out for this step where they are compressed."""

@@ -19,6 +19,7 @@ _RANGES, _SHORTEST_RANGE = 8, 512
 # additions.
 _SHAPES = ((16, 16, 16, 4, 1), (128, 16, 32, 3, 2), (None, 64, 64, 3, 4))
 _WIDE_SHAPES = ((None, 16, 16, 2, 4),)
+_CHOICE_WARPS = 1
 _OVERLAP_UP_TO = 16
 
 
@@ -94,7 +95,7 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
             PLACES=max(32, 1 << (experts - 1).bit_length()),
             SLOTS=1 << (top - 1).bit_length(),
             OVERLAP=overlap,
-            num_warps=1,
+            num_warps=_CHOICE_WARPS,
             **options,
         )
     return Routing(chosen, weights)
