@@ -39,6 +39,7 @@ from intarsia.core.progress import SILENT
 from intarsia.core.provenance import code, machine
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import inventory
+from intarsia.kernels.encode import encode
 from intarsia.loading.measure import Meter
 from intarsia.loading.staging import Staging
 from intarsia.loading.weights import Loader, load_weights, prepared
@@ -251,10 +252,8 @@ def read_only(checkpoint: Checkpoint) -> float:
 
 def warm_up(device: torch.device) -> None:
     """Makes the libraries and the context load before the clock runs."""
-    from intarsia import formats
-
     for name in ("W4A16_NVFP4", "MXFP8"):
-        formats.get(name).encode(torch.randn(1024, 1024, device=device).bfloat16())
+        encode(name, torch.randn(1024, 1024, device=device).bfloat16())
 
 
 def drop(checkpoint: Checkpoint, cold: bool) -> None:

@@ -170,8 +170,9 @@ class Loader:
             for suffix, slot in arranged.slots.items()
             if slot.scalar and suffix in stored and self._staging.device.type == "cuda"
         }
+        filled = tensors | host
         places = [
-            place_of((tensors | host)[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+            place_of(filled[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
             for piece in arranged.pieces
         ]
         pairs = list(zip(arranged.pieces, places, strict=True))
