@@ -13,9 +13,9 @@ from intarsia.kernels.rows import Rows
 _BLOCKS, _TAPS, _GLUON_WIDTH = 4, 4, 128
 CHUNKS_AT_ONCE = 36
 """Chunks that share room to work in: 0.26 MB a chunk and head of 128 columns. One launch of 2048 rows."""
-_PRODUCT_WARPS, _SOLVE_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 8, 4, 4
+_CHUNK_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 4, 4
 _PRODUCT_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
-_SOLVE_OPTIONS: dict[str, int] = {}
+_SOLVE_OPTIONS = {"maxnreg": 128}
 _ENTRY = 8
 _VALUES, _CARRY_STAGES = 64, 2
 _DEPTH, _READ_STAGES = 32, 3
@@ -131,17 +131,7 @@ def _launch(
         width**-0.5,
         UNIT_EPS,
     )
-    if name == GLUON:
-        from intarsia.kernels.kda import gluon_chunk
-
-        gluon_chunk.decayed_products[(heads, count)](
-            *products, H=heads, RING=ring, num_warps=_PRODUCT_WARPS, **_PRODUCT_OPTIONS
-        )
-    else:
-        triton_chunk.decayed_products[(heads, count)](
-            *products, H=heads, D=width, RING=ring, num_warps=_PRODUCT_WARPS
-        )
-    triton_chunk.solve_chunk[(heads, count)](
+    solve = (
         projected.raw,
         projected.raw.stride(0),
         projected.beta,
@@ -154,12 +144,16 @@ def _launch(
         room.ends,
         room.u,
         *room.w,
-        H=heads,
-        D=width,
-        RING=ring,
-        num_warps=_SOLVE_WARPS,
-        **_SOLVE_OPTIONS,
     )
+    grid, shape = (heads, count), {"H": heads, "RING": ring}
+    if name == GLUON:
+        from intarsia.kernels.kda import gluon_chunk, gluon_solve
+
+        gluon_chunk.decayed_products[grid](*products, **shape, num_warps=_CHUNK_WARPS, **_PRODUCT_OPTIONS)
+        gluon_solve.solve_chunk[grid](*solve, **shape, num_warps=_CHUNK_WARPS, **_SOLVE_OPTIONS)
+    else:
+        triton_chunk.decayed_products[grid](*products, **shape, D=width, num_warps=_CHUNK_WARPS)
+        triton_chunk.solve_chunk[grid](*solve, **shape, D=width, num_warps=_CHUNK_WARPS)
     triton_carry.carry_state[(heads * width // values, segments)](
         projected.raw,
         projected.raw.stride(0),
