@@ -4,7 +4,7 @@
 
 Short requests, eight streams: prompts of 4 to 100 tokens of which every third begins like an earlier one,
 replies of 1 to 6 tokens, greedy and sampled, a tenth of them cancelled, kept states in a budget that is full
-before counting begins. Told are the resident bytes after every fifth of them, and what is left in the engine at the end.
+before counting begins. Told are the resident bytes after every fifth of them, and what the engine holds then.
 """
 
 import argparse

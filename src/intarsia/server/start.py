@@ -14,11 +14,12 @@ from intarsia.engine.text import TextAssets
 from intarsia.engine.threads import use_threads
 from intarsia.groups.exchanging import RankGroup
 from intarsia.loading.arrange import Arrangement, arrange
+from intarsia.loading.shares import share_of
+from intarsia.models.glm5_next.explain import weight_rows
 from intarsia.server.grammar.compiler import GrammarCompiler
 from intarsia.server.service import ServedModel, Service
 from intarsia.server.settings import ServerSettings
 from intarsia.server.web.process import Process, bind, read_keys
-from intarsia.server.weights import weight_rows
 
 
 def load_service(source: str, settings: ServerSettings, *, progress: Progress = SILENT) -> Service:
@@ -36,7 +37,9 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
         text.template.check()
     grammars = _grammars(checkpoint, text, vocab_size)
     engine = _engine(arrangement, settings, text, grammars, progress)
-    rows = weight_rows(arrangement, settings.device, settings.dtype)
+    place = place_of(settings)
+    share = share_of(arrangement, place.rank if place is not None else 0, settings.tp)
+    rows = weight_rows(share, rank_device(settings, torch.device(settings.device)), settings.dtype)
     model = ServedModel(
         names=settings.served_model_name or (Path(source).resolve().name if source != "demo" else "demo",),
         text=text,

@@ -89,7 +89,7 @@ def _case(
         formats = (forms[name.removesuffix(".e_score_correction_bias")],)
         shape = (config.n_routed_experts, config.hidden_size)
     elif operation == "kda_step":
-        shape = (config.linear_num_heads, config.linear_head_dim)
+        shape = (config.linear_num_heads, config.linear_head_dim, config.linear_conv_kernel_dim)
     elif operation == "enter_rows":
         shape = (config.kv_lora_rank, config.index_head_dim, config.index_kpool)
     elif operation == "absorb_keys":
