@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class OverwritingRecorder:
-    """Runs a step again for every replay, into the outputs of the first time; other steps spoil them.
+    """Runs a step again for every replay, into the first time's outputs; others of its kind spoil them.
 
     As captured graphs that share memory do: whatever is still read after the next replay shows.
     """
@@ -17,16 +17,17 @@ class OverwritingRecorder:
 
     def __init__(self) -> None:
         self.replays = 0
-        self._outputs: list[list[Tensor]] = []
+        self._outputs: dict[type, list[list[Tensor]]] = {}
 
     def __call__(self, run):
         outputs = run()
         own = _tensors(outputs)
-        self._outputs.append(own)
+        kind = self._outputs.setdefault(type(outputs), [])
+        kind.append(own)
 
         def replay():
             self.replays += 1
-            for tensors in self._outputs:
+            for tensors in kind:
                 for tensor in tensors:
                     tensor.fill_(torch.nan if tensor.dtype.is_floating_point else 7)
             for target, made in zip(own, _tensors(run()), strict=True):

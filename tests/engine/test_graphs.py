@@ -78,6 +78,37 @@ def test_the_mtp_layer_sees_every_row_in_captured_chains():
     assert sum(map(sum, accepted[0])) > 60
 
 
+class NarrowNetwork(HashNetwork):
+    """Refuses what kernels do not expect: more rows of a stream in the written form than a step may have."""
+
+    def mtp_hidden(self, rows, hidden, state, selected=None):
+        counts = [segment.count for segment in rows.segments() if segment.recurrent]
+        assert max(counts, default=0) <= state.settings.step_rows
+        return super().mtp_hidden(rows, hidden, state, selected)
+
+
+def test_rows_of_prompts_reach_the_mtp_layer_in_the_prompt_form():
+    """Also those of lanes that did not guess for a while and have many rows waiting."""
+
+    class Turning(EvenCosts):
+        def chain(self, streams):
+            self.asked = getattr(self, "asked", 0) + 1
+            return 1e-6
+
+        def step(self, rows):
+            self.steps = getattr(self, "steps", 0) + 1
+            return float(rows) if self.steps // 40 % 2 else 1.0 + 1e-6 * rows
+
+    network, recorder = NarrowNetwork(), OverwritingRecorder()
+    engine = engine_of(network, settings=replace(SMALL, copy_drafts=0), recorder=recorder, costs=Turning())
+    requests = [request_of(f"r{i}", prompt_of(i, 30 + 50 * i), max_tokens=60) for i in range(3)]
+    for request, outcome in zip(requests, serve(engine, requests), strict=True):
+        assert outcome.ids == expected(request)
+    assert network.blind == 0
+    assert recorder.replays > 20
+    assert_clean(engine)
+
+
 def test_replies_that_change_their_logits_are_drawn_from_the_captured_ones():
     requests = [
         request_of("plain", prompt_of(1, 20), sampling=SAMPLED),

@@ -65,7 +65,7 @@ class ChainSteps:
         never rises. None where this has to run eagerly.
         """
         rows, chains = self.captures.bucket(_count(pieces)), self.captures.bucket(len(guessing))
-        if rows is None or chains is None:
+        if rows is None or chains is None or not rows_fit(pieces, self._state):
             return None
         shape = _Shape(
             rows,
@@ -148,6 +148,12 @@ class ChainSteps:
             arrays["starts"][depth] = np.minimum(np.arange(shape.chains + 1), going)
         if shape.way != Way.GREEDY:
             write_columns(arrays, [one.sampling for one in guessing], [one.position + 2 for one in guessing])
+
+
+def rows_fit(pieces: Sequence[Piece], state: State) -> bool:
+    """Whether no stream has more rows than a step of written rows may have: rings hold no more, and kernels
+    count on it."""
+    return all(len(piece.tokens) <= state.settings.step_rows for piece in pieces)
 
 
 def _count(pieces: Sequence[Piece]) -> int:

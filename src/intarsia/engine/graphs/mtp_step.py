@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from intarsia.engine.graphs.capture import Captures, Run
+from intarsia.engine.graphs.chain_step import rows_fit
 from intarsia.engine.graphs.inputs import Inputs
 from intarsia.kernels.indexer import selected_width
 from intarsia.kernels.rows import Piece, pack, packed_size, unpack
@@ -50,7 +51,7 @@ class MtpSteps:
         """
         count = sum(len(piece.tokens) for piece in pieces)
         bucket = self.captures.bucket(count)
-        if bucket is None:
+        if bucket is None or not rows_fit(pieces, self._state):
             return None
         shape = bucket, selected is not None
         step = self.captures.step(shape, lambda: self._prepare(shape))

@@ -41,6 +41,19 @@ class Unabsorbed:
         self.rows.append(rows)
         self.count += rows.end - rows.begin
 
+    def split(self, count: int) -> "tuple[list[Stretch], Unabsorbed]":
+        """The first `count` rows, and what is left."""
+        early, rest = [], Unabsorbed(self.first + count)
+        for step, begin, end in self.rows:
+            middle = min(end, begin + count)
+            count -= middle - begin
+            if middle > begin:
+                early.append(Stretch(step, begin, middle))
+            if end > middle:
+                rest.rows.append(Stretch(step, middle, end))
+                rest.count += end - middle
+        return early, rest
+
 
 @dataclass(slots=True)
 class Moments:

@@ -60,7 +60,7 @@ class MtpGuesses:
             return
         begin = time.perf_counter()
         rows = sum(lane.unabsorbed.count for lane, _ in lanes)
-        if self._captured.captures.possible and self._replay(lanes):
+        if self._captured.captures.possible and any(count for _, count in lanes) and self._replay(lanes):
             most = max(1, *(count for _, count in lanes))
             # The graph is one; its passes are taken to cost alike.
             each = (time.perf_counter() - begin) / most
@@ -83,6 +83,7 @@ class MtpGuesses:
 
     def _replay(self, lanes: Sequence[tuple[Lane, int]]) -> bool:
         """Absorb and guess in one captured step; False where it has to run eagerly."""
+        self._absorb_early([lane for lane, _ in lanes])
         pieces, hidden = _unabsorbed([lane for lane, _ in lanes])
         last = np.cumsum([len(piece.tokens) for piece in pieces]) - 1
         order = sorted(
@@ -109,6 +110,21 @@ class MtpGuesses:
                     break
                 lane.drafts.append(token)
         return True
+
+    def _absorb_early(self, lanes: Sequence[Lane]) -> None:
+        """Show the layer, as rows of a prompt, what is beyond a stream's most rows of a written step."""
+        most = self._state.settings.step_rows
+        long = [lane for lane in lanes if lane.unabsorbed.count > most]
+        if not long:
+            return
+        pieces, hidden = [], []
+        for lane in long:
+            first = lane.unabsorbed.first
+            early, lane.unabsorbed = lane.unabsorbed.split(lane.unabsorbed.count - most)
+            end = lane.unabsorbed.first
+            pieces.append(Piece(lane.slot, first, lane.tokens(first + 1, end + 1), False))
+            hidden += early
+        self._model.mtp_hidden(self._state.rows(pieces), _gathered(hidden), self._state)
 
     def _absorb(self, lanes: Sequence[Lane]) -> tuple[Tensor, Tensor, list[int]]:
         """The layer's rows, what they attended to, and the number of each lane's last row."""
