@@ -100,7 +100,7 @@ def test_the_prompt_form_compiles_to_tensor_core_code(usages, name):
         assert max(products["shared"], solve["shared"]) <= 112 << 10
 
 
-def test_sites_compile_without_spills(usages):
+def test_sites_compile_to_tensor_core_code(usages):
     from intarsia.kernels.hyper_connection import triton_site
 
     rows, width = 16, 4096
@@ -118,5 +118,7 @@ def test_sites_compile_without_spills(usages):
 
     used = usages(launch, *[(triton_site, name) for name in names])
     assert len(used) == 5
-    assert all(one["stack"] == 0 for one in used)
+    # The update leaves room for a second program, for which it spills a few registers.
+    assert all(one["registers"] <= 128 for one in used[:3])
+    assert max(one["stack"] for one in used) <= 64
     assert all(one["HMMA"] == 32 for one in used[:2])

@@ -16,6 +16,8 @@ STREAMS, SUMS = 4, 32
 _TILE, _SPREAD_ROWS = 16, 16
 _CHUNKS = 32  # ranges of columns whose sums are added last; part of the order of additions
 _NARROWEST = 16
+_UPDATE_WARPS = 8
+_UPDATE_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
 
 
 def refuse(case: Case) -> str:
@@ -86,7 +88,8 @@ def site(
             UPDATE=pending is not None,
             WIDE=interpreting(),
             OVERLAP=not interpreting(),
-            num_warps=4,
+            num_warps=_UPDATE_WARPS,
+            **(_UPDATE_OPTIONS if weights.fn.dtype == torch.bfloat16 else {}),
             **_overlap(),
         )
         kernels.collect_rows[(rows + -(-rows // _SPREAD_ROWS),)](

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""`solve_chunk` of `triton_chunk.py` for heads of 128 columns: matrices pass through shared memory in parts."""
+"""`solve_chunk` of `triton_chunk.py` for heads of 128 columns: matrices pass through shared memory."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

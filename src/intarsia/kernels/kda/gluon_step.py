@@ -147,18 +147,28 @@ def recurrent_rows(
             gdc_wait()
         clear_rows(out, gl.load(starts + segments), rows, head, H, EVERY_WARP)
         return
+    # Where every segment has one row its stream is that of the row of its own number: read along with the
+    # starts, not after them.
+    likely = gl.minimum(segment, rows - 1)
+    stream_number = gl.load(streams + likely)
+    position = gl.load(positions + likely)
     first = gl.load(starts + segment)
     end = gl.load(starts + segment + 1)
     if first >= end:
         if OVERLAP:
             gdc_wait()
         return
-    stream = gl.load(streams + first).to(gl.int64)
-    position = gl.load(positions + first)
+    if first != segment:
+        stream_number = gl.load(streams + first)
+        position = gl.load(positions + first)
+    stream = stream_number.to(gl.int64)
     copies = memory + (stream * COPIES * H + head) * D * D
     ring = window + stream * RING * C
     place = gl.arange(0, D, layout=KEYS)[:, None] * D + gl.arange(0, D, layout=VALUES)[None, :]
-    state = gl.load(copies + gl.load(current + stream).to(gl.int64) * (H * D * D) + place)
+    if COPIES > 1:
+        state = gl.load(copies + gl.load(current + stream).to(gl.int64) * (H * D * D) + place)
+    else:
+        state = gl.load(copies + place)
     c = head * D + gl.arange(0, D, layout=EVERY_WARP)
     cv = head * D + gl.arange(0, D, layout=VALUES)
     strength = gl.exp(gl.load(a_log + head).to(gl.float32))
