@@ -5,7 +5,9 @@ import torch
 
 from intarsia.engine.sampling import Rows, SamplingSettings, draw
 from intarsia.engine.sampling.candidates import noise
-from intarsia.engine.sampling.fixedpoint import distances, masses, scale
+from intarsia.engine.sampling.fixedpoint import distances, masses, scale, tables
+from intarsia.kernels.draw import noisy_best, takes, total_mass
+from tests.kernels.draws import reference_best, rows_of_draws
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,6 +26,21 @@ def test_noise_and_masses_are_the_same_integers():
     there = distances(logits.cuda(), logits.cuda().amax(1), scales.cuda())
     assert torch.equal(there.cpu(), here)
     assert torch.equal(masses(there).cpu(), masses(here))
+
+
+@pytest.mark.parametrize("count", [1, 1000, 30_000, 154_880])
+def test_the_kernels_give_the_integers_of_the_torch_form(count):
+    logits, rows, finite = rows_of_draws(count)
+    peak = logits.amax(1)
+    there = Rows.of(rows.settings, rows.positions.cuda())
+    on_gpu = logits.cuda(), peak.cuda()
+    assert takes(on_gpu[0])
+    seeds = there.seed_low, there.seed_high
+    for first_id in (0, 77_440):
+        best = noisy_best(*on_gpu, there.scales, there.positions, seeds, first_id=first_id).cpu()
+        assert torch.equal(best[finite], reference_best(logits, rows, peak, first_id)[finite])
+    total = total_mass(*on_gpu, there.scales, tables(torch.device("cuda", 0))).cpu()
+    assert torch.equal(total[finite], masses(distances(logits, peak, rows.scales)).sum(1)[finite])
 
 
 def test_draws_are_the_same_tokens():

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intarsia.engine.sampling.fixedpoint import distances, gumbel, masses
+from intarsia.engine.sampling.fixedpoint import distances, gumbel, masses, tables
 from intarsia.engine.sampling.philox import philox4x32
 from intarsia.engine.sampling.rows import Rows
+from intarsia.kernels.draw import noisy_best, takes, total_mass
 
 PADDING = -(2**63)
 _ID_MASK = 0xFFFFFFFF
@@ -77,6 +78,12 @@ def best_noisy(logits: Tensor, rows: Rows, peak: Tensor, *, first_id: int = 0) -
 
     For rows without cuts: the winner of the whole is the winner of the shards' winners.
     """
+    if takes(logits):
+        seeds = rows.seed_low, rows.seed_high
+        index = noisy_best(logits, peak, rows.scales, rows.positions, seeds, first_id=first_id)[:, None]
+        value = logits.gather(1, index)
+        keys = pack(value, index + first_id).masked_fill(value == -torch.inf, PADDING)
+        return Candidates(keys, torch.full_like(keys[:, 0], PADDING), torch.zeros_like(keys[:, 0]))
     width = max(1, _TILE // max(1, len(logits))) if logits.device.type == "cpu" else logits.shape[1]
     best = torch.full((len(logits),), PADDING, dtype=torch.int64, device=logits.device)
     chosen = best
@@ -119,7 +126,9 @@ def likeliest(
         floor = torch.full_like(keys[:, 0], PADDING)
     else:
         floor = keys[:, -1]
-    if nucleus:
+    if nucleus and takes(logits):
+        mass = total_mass(logits, peak, rows.scales, tables(logits.device))
+    elif nucleus:
         mass = masses(distances(logits, peak, rows.scales)).sum(dim=1)
     else:
         mass = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)

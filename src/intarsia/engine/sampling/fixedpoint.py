@@ -39,7 +39,7 @@ def distances(logits: Tensor, peak: Tensor, scales: Tensor) -> Tensor:
 
 
 @cache
-def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+def tables(device: torch.device) -> tuple[Tensor, Tensor]:
     """2**-(i / 2**10) and 2**-(j / 2**20) for i, j < 2**10, as integers with units of 2**-40 and 2**-22.
 
     Decimal arithmetic is correctly rounded on every platform, which a libm's pow is not.
@@ -63,7 +63,7 @@ def masses(distance: Tensor) -> Tensor:
     The distance is read to 2**-20 bits, which is finer than float32 logits of a language model are. Sums of
     up to 2**22 of these are exact in int64, so that a total has one value in any order of summation.
     """
-    coarse, fine = _tables(distance.device)
+    coarse, fine = tables(distance.device)
     units = distance >> (FRACTION_BITS - 2 * _TABLE_BITS)
     fraction = coarse[(units >> _TABLE_BITS) & (_TABLE_SIZE - 1)] * fine[units & (_TABLE_SIZE - 1)]
     whole = (units >> (2 * _TABLE_BITS)).clamp(max=42)
