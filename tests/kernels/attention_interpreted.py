@@ -87,7 +87,7 @@ def entry_case(dtype: torch.dtype, scaled: bool) -> float:
     return max(error(*pair) for pair in zip(*results, strict=True))
 
 
-def attend_case(dtype: torch.dtype, scaled: bool) -> float:
+def attend_case(dtype: torch.dtype, scaled: bool, at_once: int = 128) -> float:
     """Several ranges, tiles without positions, rows that see nothing, unseen latents that are no numbers."""
     rows, heads, width, slots = mixed(), 5, 32, 16 * 8 + 3
     count = rows.tokens.shape[0]
@@ -107,6 +107,7 @@ def attend_case(dtype: torch.dtype, scaled: bool) -> float:
         codes, powers = encode_latents(cache.flatten(0, 1))
         stored, scales = codes.view(cache.shape), powers.view(cache.shape[:2])
     q = randn(count, heads, width, seed=4).to(dtype)
+    mla._ROWS_AT_ONCE = at_once
     got = mla.attend(q, stored, selected, rows, width**-0.5, scales)
     expected = reference.attend(q.float(), stored, selected, rows, width**-0.5, scales)
     equal = (got[rows.real :] == 0).all() and (got[1] == 0).all()
@@ -178,6 +179,7 @@ def cases() -> dict[str, Callable[[], float]]:
     found["entry FP8 float32"] = partial(entry_case, torch.float32, True)
     found["attention FP8 bfloat16"] = partial(attend_case, torch.bfloat16, True)
     found["heads MXFP8 float32"] = partial(heads_case, torch.float32, "MXFP8")
+    found["attention in parts float32"] = partial(attend_case, torch.float32, False, 2)
     found["selection exact"] = partial(selection_case, 100, 16)
     found["selection in chunks exact"] = several_chunks
     return found

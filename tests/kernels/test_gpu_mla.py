@@ -182,6 +182,20 @@ def test_bits_of_an_attended_row_are_its_own(form, name, dtype):
     assert not wrong
 
 
+@pytest.mark.parametrize("name", ["gluon", "triton"])
+def test_rows_in_parts_have_the_same_bits(name, monkeypatch):
+    """A recurrent segment of many rows, as the MTP layer's captured steps have it, and a prompt behind it."""
+    rows = step((0, 2030, 40, True), (1, 90, 9, True), (2, 4000, 12, False))
+    selected, cache = selection(rows), cache_of(torch.bfloat16)
+    q = (0.3 * gpu(64, HEADS, LATENT, seed=6)).bfloat16()
+    whole = mla.attend(q, cache, selected, rows, KEY**-0.5, name=name)
+    expected = exact(q, cache, selected, rows, KEY**-0.5)
+    assert (whole.double() - expected).abs().max() <= 1e-2 * expected.abs().max()
+    monkeypatch.setattr(mla, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(norm, "_OVERLAP_UP_TO", 0)
+    assert torch.equal(mla.attend(q, cache, selected, rows, KEY**-0.5, name=name), whole)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stored", ["BF16", "MXFP8"])
 @pytest.mark.parametrize(

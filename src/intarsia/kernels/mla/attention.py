@@ -36,7 +36,6 @@ def attend(
     rows: Rows,
     scale: float,
     latent_scales: Tensor | None = None,
-    segment_rows: int | None = None,
 ) -> Tensor:
     """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
 
@@ -44,12 +43,12 @@ def attend(
     S], token positions of the row's own stream in any order, -1 where there is none. Scores, softmax and sums
     are float32. S is the same for every row and context length, so a row's bits do not depend on its
     neighbours; they may depend on its form, recurrent or prompt. Padding rows get zeros, whatever `selected`
-    says of them. `segment_rows`, how many rows a recurrent segment has at most, bounds the memory it takes.
+    says of them.
     """
     stored = "FP8" if latent_scales is not None else format_of(cache)
     name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
     if name != REFERENCE:
-        return launch.attend(q, cache, selected, rows, scale, latent_scales, segment_rows, name)
+        return launch.attend(q, cache, selected, rows, scale, latent_scales, name)
     return reference.attend(q, cache, selected, rows, scale, latent_scales)
 
 

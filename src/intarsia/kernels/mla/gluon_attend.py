@@ -59,7 +59,7 @@ def copy_tile(cache, place, buffer, L: gl.constexpr, GATHER: gl.constexpr):
     async_copy.commit_group()
 
 
-@gluon.jit(do_not_specialize=["run"])
+@gluon.jit(do_not_specialize=["run", "base"])
 def attend_tiles(
     q,
     cache,
@@ -72,6 +72,7 @@ def attend_tiles(
     stats,
     factor,
     table_width,
+    base,
     begin_at,
     end_at,
     slots,
@@ -83,10 +84,11 @@ def attend_tiles(
     EACH_SIZE: gl.constexpr,
     TILES: gl.constexpr,
     SPLITS: gl.constexpr,
+    PROMPT: gl.constexpr,
     OVERLAP: gl.constexpr,
 ):
-    """Ranges of a row and 64 heads: sums into `parts` and `stats` as `attend_ranges` has them; or, if there
-    is but one range, results and zeros for padding rows into `out` as `attend_rows` does it.
+    """Ranges of a row and 64 heads, of rows from `base` on: sums into `parts` and `stats` as `attend_ranges`
+    has them; or, if there is but one range, results and zeros for padding rows into `out` as `attend_rows`.
 
     Rows from starts[begin_at] to starts[end_at] are dealt with. The grid is [SPLITS / run, blocks
     of heads, R]: a program takes `run` ranges one after another. Everything but `q` was written before the
@@ -100,14 +102,14 @@ def attend_tiles(
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     LINES: gl.constexpr = gl.SliceLayout(1, GATHER)
     MAIN: gl.constexpr = (TILES - 1) * TB
-    row = gl.program_id(2)
+    row = base + gl.program_id(2)
     split = gl.program_id(0)
     end = gl.load(starts + end_at)
     if (row < gl.load(starts + begin_at)) | (row >= end):
         if OVERLAP:
             gdc_wait()
             gdc_launch_dependents()
-        if SPLITS == 1:
+        if PROMPT:
             h = gl.program_id(1) * HB + gl.arange(0, HB, layout=LINES)
             c = gl.arange(0, L, layout=gl.SliceLayout(0, GATHER))
             own = (row.to(gl.int64) * H + h) * L
@@ -172,18 +174,19 @@ def attend_tiles(
         h = gl.program_id(1) * HB + gl.arange(0, HB, layout=gl.SliceLayout(1, SUMS))
         c = gl.arange(0, L, layout=gl.SliceLayout(0, SUMS))
         own = row.to(gl.int64) * H + h
-        if SPLITS == 1:
+        if PROMPT:
             share = gl.convert_layout(gl.where(share == 0, 1.0, share), gl.SliceLayout(1, SUMS))
             target = out + (gl.expand_dims(own * L, 1) + gl.expand_dims(c, 0))
             y = (total / gl.expand_dims(share, 1)).to(out.dtype.element_ty)
             gl.store(target, y, mask=gl.expand_dims(h < H, 1))
         else:
             each = gl.program_id(1) * HB + gl.arange(0, HB, layout=LINE)
-            at = ((row.to(gl.int64) * H + each) * SPLITS + split) * 2
+            at = (((row - base).to(gl.int64) * H + each) * SPLITS + split) * 2
             gl.store(stats + at, gl.convert_layout(most, LINE), mask=each < H)
             gl.store(stats + at + 1, gl.convert_layout(share, LINE), mask=each < H)
             if count > 0:
-                target = parts + (gl.expand_dims((own * SPLITS + split) * L, 1) + gl.expand_dims(c, 0))
+                part = ((own - base * H) * SPLITS + split) * L
+                target = parts + (gl.expand_dims(part, 1) + gl.expand_dims(c, 0))
                 gl.store(target, total, mask=gl.expand_dims(h < H, 1))
         # The next range's latents go where others may still read these.
         gl.thread_barrier()

@@ -16,6 +16,7 @@ _TILE, _WIDE_TILE, _RANGE_TILES = 64, 16, 4
 # Up to so many rows, heads and warps of a program that takes a range. No part of the order of additions.
 _RANGE_HEADS = ((4, 16, 4), (None, 32, 4))
 _ROW_HEADS, _WIDE_HEADS = 64, 16
+_ROWS_AT_ONCE = 128  # rows in the recurrent form whose ranges exist at once: 1 MiB each at 64 heads of 512
 _PROGRAMS = 132  # that an H200 runs at once if they fill its shared memory; more ranges than that share one
 
 
@@ -88,7 +89,6 @@ def attend(
     rows: Rows,
     scale: float,
     latent_scales: Tensor | None = None,
-    segment_rows: int | None = None,
     name: str = TRITON,
 ) -> Tensor:
     """As `mla.attend`, by the kernels of that name: two launches for rows in the recurrent form, one for
@@ -98,56 +98,74 @@ def attend(
     segments, recurrent = rows.starts.shape[0] - 1, rows.recurrent_segments
     factor = scale * LOG2_E
     case = _Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor)
-    count = q.shape[0]
     with on_device_of(q):
         if recurrent:
-            most = count if segment_rows is None else min(count, recurrent * segment_rows)
-            _attend_ranges(case, out, most, alone=recurrent == segments)
+            _attend_ranges(case, out, alone=recurrent == segments)
         if recurrent < segments:
             _attend_rows(case, out)
     return out
 
 
-def _attend_ranges(case: _Attention, out: Tensor, most: int, *, alone: bool) -> None:
-    """At most the first `most` rows are in the recurrent form, and all rows that are real if `alone`."""
+def _attend_ranges(case: _Attention, out: Tensor, *, alone: bool) -> None:
+    """Rows in the recurrent form, which are all rows that are real if `alone`. They may be any of the first
+    rows: the host does not know how many, and what lies between the two kernels is bounded by taking parts.
+    """
+    rows, heads, latent = out.shape
+    splits = max(1, (case.tiles - 1) // _RANGE_TILES)
+    each = max(1, -(-(case.tiles - 1) // splits))
+    most = min(rows, _ROWS_AT_ONCE)
+    parts = torch.empty(most, heads, splits, latent, dtype=torch.float32, device=out.device)
+    stats = torch.empty(most, heads, splits, 2, dtype=torch.float32, device=out.device)
+    for base in range(0, rows, most):
+        count = min(most, rows - base)
+        if case.name == GLUON:
+            _attend_tiles(case, out, (parts, stats), (splits, each), base, count)
+        else:
+            _attend_ranges_plainly(case, (parts, stats), (splits, each), base, count)
+        _add_ranges(case, (parts, stats), out, base, count, alone=alone)
+
+
+def _attend_ranges_plainly(
+    case: _Attention, partial: tuple[Tensor, Tensor], shape: tuple[int, int], base: int, count: int
+) -> None:
+    from intarsia.kernels.mla import triton_attend as kernels
+
+    splits, each = shape
+    block, warps = next(rest for limit, *rest in _RANGE_HEADS if limit is None or count <= limit)
+    block = case.heads_each(block)
+    kernels.attend_ranges[(splits, -(-case.q.shape[1] // block), count)](
+        *case.tensors,
+        *partial,
+        *case.numbers,
+        base,
+        case.rows.recurrent_segments,
+        case.slots,
+        HB=block,
+        EACH=each,
+        EACH_SIZE=power_of_two(each),
+        SPLITS=splits,
+        # Codes are decoded in registers, and four warps have too few.
+        num_warps=warps if case.scales is None else 8,
+        **case.constants,
+        **overlapped(case.q.shape[0]),
+    )
+
+
+def _add_ranges(
+    case: _Attention, partial: tuple[Tensor, Tensor], out: Tensor, base: int, count: int, *, alone: bool
+) -> None:
     from intarsia.kernels.mla import triton_attend as kernels
 
     rows, heads, latent = out.shape
-    end = case.rows.recurrent_segments
-    splits = max(1, (case.tiles - 1) // _RANGE_TILES)
-    each = max(1, -(-(case.tiles - 1) // splits))
-    parts = torch.empty(most, heads, splits, latent, dtype=torch.float32, device=out.device)
-    stats = torch.empty(most, heads, splits, 2, dtype=torch.float32, device=out.device)
-    if case.name == GLUON:
-        _attend_tiles(case, out, (parts, stats), 0, end, (splits, each, most))
-    else:
-        block, warps = next(rest for limit, *rest in _RANGE_HEADS if limit is None or most <= limit)
-        block = case.heads_each(block)
-        kernels.attend_ranges[(splits, -(-heads // block), most)](
-            *case.tensors,
-            parts,
-            stats,
-            *case.numbers,
-            end,
-            case.slots,
-            HB=block,
-            EACH=each,
-            EACH_SIZE=power_of_two(each),
-            SPLITS=splits,
-            # Codes are decoded in registers, and four warps have too few.
-            num_warps=warps if case.scales is None else 8,
-            **case.constants,
-            **overlapped(rows),
-        )
-    kernels.add_ranges[(heads, rows if alone else most)](
-        parts,
-        stats,
+    kernels.add_ranges[(heads, count)](
+        *partial,
         case.rows.starts,
         out,
-        end,
+        base,
+        case.rows.recurrent_segments,
         H=heads,
         L=latent,
-        SPLITS=splits,
+        SPLITS=partial[0].shape[2],
         ZERO=alone,
         num_warps=4,
         **overlapped(rows),
@@ -159,8 +177,7 @@ def _attend_rows(case: _Attention, out: Tensor) -> None:
 
     rows, heads, _ = out.shape
     if case.name == GLUON:
-        begin, end = case.rows.recurrent_segments, case.rows.starts.shape[0] - 1
-        _attend_tiles(case, out, (out, out), begin, end, (1, max(1, case.tiles - 1), rows))
+        _attend_tiles(case, out, (out, out), (1, max(1, case.tiles - 1)), 0, rows)
         return
     block = case.heads_each(_ROW_HEADS)
     kernels.attend_rows[(-(-heads // block), rows)](
@@ -182,19 +199,23 @@ def _attend_tiles(
     case: _Attention,
     out: Tensor,
     partial: tuple[Tensor, Tensor],
-    begin: int,
-    end: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int],
+    base: int,
+    count: int,
 ) -> None:
-    """`partial`: sums and statistics of ranges; shape: ranges, tiles of a range, rows."""
+    """`partial`: sums and statistics of ranges, or `out` twice for the prompt form; shape: ranges, and tiles
+    of a range.
+    """
     from intarsia.kernels.mla import gluon_attend as kernels
 
-    splits, each, rows = shape
-    blocks = -(-out.shape[1] // _ROW_HEADS)
-    run = min(splits, power_of_two(-(-splits * blocks * rows // _PROGRAMS)))
-    q, cache, _, selected, *where = case.tensors
+    splits, each = shape
     heads, latent = out.shape[1:]
-    kernels.attend_tiles[(-(-splits // run), blocks, rows)](
+    blocks = -(-heads // _ROW_HEADS)
+    run = min(splits, power_of_two(-(-splits * blocks * count // _PROGRAMS)))
+    q, cache, _, selected, *where = case.tensors
+    recurrent, segments = case.rows.recurrent_segments, case.rows.starts.shape[0] - 1
+    prompt = partial[0] is out
+    kernels.attend_tiles[(-(-splits // run), blocks, count)](
         q,
         cache,
         selected,
@@ -202,8 +223,9 @@ def _attend_tiles(
         out,
         *partial,
         *case.numbers,
-        begin,
-        end,
+        base,
+        recurrent if prompt else 0,
+        segments if prompt else recurrent,
         case.slots,
         run,
         H=heads,
@@ -213,6 +235,7 @@ def _attend_tiles(
         EACH_SIZE=power_of_two(each),
         TILES=case.tiles,
         SPLITS=splits,
+        PROMPT=prompt,
         num_warps=8,
         **overlapped(out.shape[0]),
     )

@@ -13,6 +13,9 @@ FORMATS = ("BF16", "F32", "MXFP8")
 # Up to so many rows: rows and columns of a product's tile, warps. None touches the order of additions.
 _PRODUCTS = ((16, 16, 128, 4), (64, 64, 128, 4), (None, 128, 128, 8))
 _WIDE_PRODUCTS = ((None, 16, 64, 4),)
+# The tensor core's instruction for 16 rows gets decoded weights in another order of K than that for 64 (an
+# H200, Triton 3.6), so they have one size.
+_DECODED_PRODUCTS = ((None, 64, 128, 4),)
 _STEP, _STAGES = 64, 4  # columns of a step and steps in flight; the first is part of the order of additions
 _WIDE_STEP, _WIDE_STAGES = 32, 2
 
@@ -109,7 +112,7 @@ def _product_shape(
 ) -> tuple[int, int, int, int, int, bool]:
     """Rows and columns of a tile, warps, columns of a step, steps in flight, and whether all is float32."""
     full = wide(dtype, weight)
-    shapes = _WIDE_PRODUCTS if full else _PRODUCTS
+    shapes = _WIDE_PRODUCTS if full else _DECODED_PRODUCTS if weight.itemsize == 1 else _PRODUCTS
     tokens, block, warps = next(rest for most, *rest in shapes if most is None or rows <= most)
     step, stages = (_WIDE_STEP, _WIDE_STAGES) if full else (_STEP, _STAGES)
     return tokens, block, warps, step, stages if tokens < 128 else 3, full

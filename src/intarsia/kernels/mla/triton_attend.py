@@ -46,7 +46,7 @@ def tiles_used(chosen, slots, first, EACH: tl.constexpr, EACH_SIZE: tl.constexpr
     return tl.max(tl.where(known, inside // TB + 1, 0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["base"])
 def attend_ranges(
     q,
     cache,
@@ -59,6 +59,7 @@ def attend_ranges(
     stats,
     factor,
     table_width,
+    base,
     end_at,
     slots,
     H: tl.constexpr,
@@ -74,14 +75,15 @@ def attend_ranges(
     STAGES: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """q [R, H, L]; parts float32 [R, H, SPLITS, L]; stats float32 [R, H, SPLITS, 2]: the maximum in powers of
-    two and the sum of weights, which is zero for a range without positions; nothing else is written for such
-    a range. Rows up to starts[end_at] are dealt with. The grid is [SPLITS, blocks of heads, R].
+    """q [R, H, L]; of the rows from `base` on parts float32 [n, H, SPLITS, L] and stats float32 [n, H,
+    SPLITS, 2]: the maximum in powers of two and the sum of weights, which is zero for a range without
+    positions; nothing else is written for such a range. Rows up to starts[end_at] are dealt with. The grid is
+    [SPLITS, blocks of heads, n].
     """
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.program_id(2)
+    row = base + tl.program_id(2)
     if row >= tl.load(starts + end_at):
         return
     split = tl.program_id(0)
@@ -95,7 +97,7 @@ def attend_ranges(
     main = tiles_used(chosen, tl.minimum(slots, MAIN), first, EACH, EACH_SIZE, TB)
     tail = tiles_used(chosen, slots, TILES - 1, 1, 1, TB)
     count = main + tl.where(split == SPLITS - 1, tail, 0)
-    at = own * SPLITS + split
+    at = (tl.program_id(2).to(tl.int64) * H + h) * SPLITS + split
     if count == 0:
         tl.store(stats + 2 * at, tl.full([HB], LOWEST, tl.float32), mask=h < H)
         tl.store(stats + 2 * at + 1, tl.zeros([HB], tl.float32), mask=h < H)
@@ -125,12 +127,13 @@ def attend_ranges(
     tl.store(parts + at[None, :] * L + c[:, None], total, mask=(h < H)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["base"])
 def add_ranges(
     parts,
     stats,
     starts,
     out,
+    base,
     end_at,
     H: tl.constexpr,
     L: tl.constexpr,
@@ -138,21 +141,22 @@ def add_ranges(
     ZERO: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """out [R, H, L] from the ranges, added in order; rows from starts[end_at] on get zeros when ZERO. The
-    grid is [H, R].
+    """Rows of out [R, H, L] from `base` on out of their ranges, added in order; those from starts[end_at] on
+    get zeros when ZERO. The grid is [H, n].
     """
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.program_id(1)
+    row = base + tl.program_id(1)
     own = row.to(tl.int64) * H + tl.program_id(0)
+    local = tl.program_id(1).to(tl.int64) * H + tl.program_id(0)
     c = tl.arange(0, L)
     target = out + own * L + c
     if row >= tl.load(starts + end_at):
         if ZERO:
             tl.store(target, tl.zeros([L], out.dtype.element_ty))
         return
-    first = stats + own * SPLITS * 2
+    first = stats + local * SPLITS * 2
     most = tl.load(first)
     for split in tl.static_range(1, SPLITS):
         most = tl.maximum(most, tl.load(first + 2 * split))
@@ -161,7 +165,7 @@ def add_ranges(
     for split in tl.static_range(SPLITS):
         of_split = tl.load(first + 2 * split + 1)
         # Of a range without positions nothing was written: whatever is there is read and not used.
-        part = tl.load(parts + (own * SPLITS + split) * L + c)
+        part = tl.load(parts + (local * SPLITS + split) * L + c)
         shrink = tl.exp2(tl.load(first + 2 * split) - most)
         total += tl.where(of_split == 0, 0.0, part * shrink)
         weight += of_split * shrink

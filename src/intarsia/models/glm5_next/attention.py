@@ -58,9 +58,7 @@ def mla(
         q = linear(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w.q_b, used=used)
     # This rank's heads. What chooses tokens was launched after what wrote q.
     q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value, settled=chooses)
-    # A ring holds the rows of one recurrent step and what the first of them looks back to.
-    most = cache.tail.shape[1] - config.index_kpool + 1
-    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales, most)
+    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales)
     y = expand_values(attended, w.kv_b, key, value)
     return linear(y, w.o, out_dtype=torch.float32, used=used), selected
 
