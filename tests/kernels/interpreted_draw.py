@@ -1,4 +1,4 @@
-"""The kernels of the draw in the interpreter against their torch form: prints the cases that differ, as JSON."""
+"""The kernels of the draw in the interpreter against their torch form: prints the cases that differ."""
 
 import json
 
