@@ -180,7 +180,7 @@ def _launch_many(
     rows, k = x.shape
     name = format_of(weights[0])
     sizes = _rows_of(weights)
-    shape = plan.many(ranges, sum(sizes), k, rows, blocks=name == "FP8_PB_WO")
+    shape = plan.many(ranges, sum(sizes), k, rows, name)
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
     arrange.arrange_rows[(-(-rows // 8), k // plan.STEP)](
         x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=8, num_warps=1

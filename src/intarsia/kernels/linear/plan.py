@@ -58,18 +58,25 @@ def few(ranges: int, columns: int, each: int) -> Few:
     chunks = 2
     steps = columns * each // (ranges * 64 * chunks)
     depth = next(d for d in ((4, 2, 1) if each == 2 else (2, 1)) if steps % d == 0)
-    return Few(warps, tile, chunks, depth, 1)
+    # Steps of BF16 are short: x of the next one would come too late.
+    return Few(warps, tile, chunks, depth, min(depth, each))
 
 
-def many(ranges: int, weight_rows: int, columns: int, count: int, *, blocks: bool) -> Many:
-    """The shape for `count` rows, more than 16."""
+def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Many:
+    """The shape for `count` rows, more than 16, of weights in a format."""
     steps = columns // ranges // STEP
     if count <= 128:
         rows = next(size for size in (32, 64, 128) if count <= size)
         apart = ranges > 1 and -(-weight_rows // 64) < 200
-        return Many(64, rows, 4, _stages(4, steps, ranges > 1 and not apart), 4 if rows < 128 else 2, apart)
-    rows = 256 if count > 256 and ranges == 1 and not blocks else 128
-    return Many(128, rows, 8, _stages(2 if rows == 256 or blocks else 4, steps, ranges > 1), 2, False)
+        # Two buffers of 64 rows leave room for four programs on a multiprocessor.
+        most, depth = (4, 4) if rows == 32 else (2, 2)
+        return Many(64, rows, 4, _stages(most, steps, ranges > 1 and not apart), depth, apart)
+    if form == "MXFP8" and ranges == 1 and count > 256:
+        return Many(128, 256, 8, 2, 2, False)
+    if form == "MXFP8" and ranges > 1 and count > 512:
+        return Many(256, 128, 8, 2, 1, False)
+    most = 4 if form == "MXFP8" else 2
+    return Many(128, 128, 8, _stages(most, steps, ranges > 1), 2, False)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
