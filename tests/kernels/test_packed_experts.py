@@ -6,7 +6,7 @@ import torch
 from intarsia.formats.stored import Stored
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed as tiles
-from intarsia.kernels.experts import prepare
+from intarsia.kernels.experts import packed_launch, prepare
 from intarsia.kernels.experts.packed import compressed, pack, refusal, unpack
 
 SHAPE = (3, 512, 256)
@@ -93,6 +93,14 @@ def test_bytes_lie_where_the_layout_says(gated):
         assert torch.equal(scales[1, tile, step, place, lane, quarter], expected)
 
 
+def test_a_stack_that_begins_at_an_odd_byte_is_refused():
+    stored = stack()
+    memory = torch.empty(1 + stored["weight"].numel(), dtype=torch.uint8)
+    tensors = dict(stored.tensors) | {"weight": memory[1:].view(stored["weight"].shape)}
+    with pytest.raises(KernelError, match="multiple of 16 bytes"):
+        pack(Stored("NVFP4", tensors, SHAPE), gated=True)
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_compressed_scales_give_the_stored_bytes_back_and_their_memory(gated):
     stored = stack()
@@ -139,6 +147,18 @@ def test_a_stack_that_cannot_be_packed_is_left_alone():
     assert same(stored, before)
     with pytest.raises(KernelError, match="contiguous"):
         pack(stored.map(lambda tensor: tensor[:, ::3] if tensor.ndim == 3 else tensor), gated=False)
+
+
+def test_wider_blocks_for_more_rows_and_none_that_a_narrow_stack_cannot_fill():
+    def pairs(rows: int, width: int) -> int:
+        return packed_launch.form_of(rows, 8 * rows, 288, width).pairs
+
+    assert [pairs(rows, 2048) for rows in (1, 8, 128, 512, 1024, 2048, 4096, 8192)] == [
+        8, 8, 8, 24, 32, 64, 128, 256
+    ]  # fmt: skip
+    assert packed_launch.form_of(1, 8, 288, 2048).quarters == 2
+    assert [pairs(rows, 128) for rows in (1024, 8192)] == [24, 24]
+    assert [pairs(rows, 256) for rows in (1024, 8192)] == [256, 256]
 
 
 def test_where_no_kernel_reads_tiles_stacks_stay_and_compressed_scales_are_refused():

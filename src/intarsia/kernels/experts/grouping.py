@@ -28,7 +28,8 @@ class Groups:
         self.pairs = chosen.numel()
         small = self.pairs <= _FEW_PAIRS and not many
         self.blocks = self.pairs if small else experts + self.pairs // each
-        sizes = (self.pairs, self.blocks, self.blocks, self.blocks, 1)
+        # Each list begins at 16 bytes, or kernels would be compiled once more for those that do not.
+        sizes = [-(-size // 4) * 4 for size in (self.pairs, *[self.blocks] * 3, 1)]
         numbers = torch.empty(sum(sizes), dtype=torch.int32, device=x.device)
         *self.lists, self._total = torch.split_with_sizes(numbers, sizes)
         shape = (self.pairs if many else x.shape[0], x.shape[1])

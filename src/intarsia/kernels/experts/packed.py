@@ -50,6 +50,8 @@ _MOVES = (
     (0x60006000, 19),
     (0x80008000, 20),
 )
+_CODES, _SCALES = torch.int64, torch.int16
+"""Wide units that no permutation tears apart: the fewer elements, the faster."""
 _LARGEST_SCALE = 0x7E  # of E4M3, and positive: the kernels read scales without a sign
 
 
@@ -108,15 +110,19 @@ def refusal(format_name: str, shape: tuple[int, ...]) -> str:
 def pack(stored: Stored, *, gated: bool) -> PackedExperts:
     """Lay a contiguous stack out in tiles, in its own memory: `stored` means nothing afterwards.
 
-    Raises KernelError for a stack that `refusal` names, that is not contiguous, or that has a negative or NaN
-    block scale; it is untouched then.
+    Raises KernelError for a stack that `refusal` names, that is not contiguous from a multiple of 16 bytes,
+    or that has a negative or NaN block scale; it is untouched then.
     """
     reason = refusal(stored.format, stored.shape) or (gated and refusal(stored.format, _half(stored.shape)))
     if reason:
         raise KernelError("experts", found=reason, action="keep the stack as stored")
     codes, scales = byte_view(stored["weight"]), byte_view(stored["weight_scale"])
-    if not (codes.is_contiguous() and scales.is_contiguous()):
-        raise KernelError("experts", found="a stack that is not contiguous", action="pass a contiguous one")
+    if not all(tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 for tensor in (codes, scales)):
+        raise KernelError(
+            "experts",
+            found="a stack that is not contiguous, or does not begin at a multiple of 16 bytes",
+            action="pass a copy",
+        )
     if int(scales.amax()) > _LARGEST_SCALE:
         raise KernelError(
             "experts",
@@ -124,8 +130,8 @@ def pack(stored: Stored, *, gated: bool) -> PackedExperts:
             expected="positive E4M3 scales",
             action="audit the checkpoint with --values",
         )
-    _in_place(codes, lambda part: _moved(_to_tiles(part, gated, _codes_to_tiles), back=False))
-    _in_place(scales, lambda part: _to_tiles(part, gated, _scales_to_tiles))
+    _in_place(codes, _CODES, lambda part: _moved(_to_tiles(part, gated, _codes_to_tiles), back=False))
+    _in_place(scales, _SCALES, lambda part: _to_tiles(part, gated, _scales_to_tiles))
     others = {name: stored[name] for name in stored if name not in ("weight", "weight_scale")}
     scale_2 = stored["weight_scale_2"]
     wide = scale_2.expand(stored.shape[0]) if scale_2.ndim == 0 else scale_2
@@ -158,9 +164,10 @@ def unpack(packed: PackedExperts) -> Stored:
     """The stack as it was stored, in the memory of `packed`, which means nothing afterwards; scales that are
     compressed are written out.
     """
-    _in_place(packed.codes, lambda part: _to_rows(_moved(part, back=True), packed.gated, _codes_to_rows))
+    gated = packed.gated
+    _in_place(packed.codes, _CODES, lambda part: _to_rows(_moved(part, back=True), gated, _codes_to_rows))
     scales = packed.scales if isinstance(packed.scales, Tensor) else expand(packed.scales)
-    _in_place(scales, lambda part: _to_rows(part, packed.gated, _scales_to_rows))
+    _in_place(scales, _SCALES, lambda part: _to_rows(part, gated, _scales_to_rows))
     tensors = {"weight": packed.codes, "weight_scale": scales.view(torch.float8_e4m3fn)}
     return Stored(packed.format, tensors | dict(packed.others), packed.shape)
 
@@ -170,11 +177,14 @@ def _half(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], shape[1] // 2, *shape[2:])
 
 
-def _in_place(bytes_: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-    """Permute the bytes of each expert, as many experts at a time as the scratch holds."""
+def _in_place(bytes_: Tensor, unit: torch.dtype, change: Callable[[Tensor], Tensor]) -> None:
+    """Permute the bytes of each expert in units that stay together, as many experts at a time as the scratch
+    holds.
+    """
+    whole = bytes_.view(unit)
     each = max(1, SCRATCH_BYTES // (2 * bytes_[0].numel()))
-    for begin in range(0, bytes_.shape[0], each):
-        part = bytes_[begin : begin + each]
+    for begin in range(0, whole.shape[0], each):
+        part = whole[begin : begin + each]
         part.copy_(change(part))
 
 
@@ -233,20 +243,24 @@ def _to_rows(part: Tensor, gated: bool, order: Callable[[Tensor], Tensor]) -> Te
 
 
 def _codes_to_tiles(part: Tensor) -> Tensor:
-    experts, rows, width = part.shape
-    return part.view(experts, rows // TILE, 4, 32, width // 64, 4, 16).permute(0, 1, 4, 2, 3, 5, 6)
+    experts, rows, _ = part.shape
+    each = 16 // part.element_size()
+    return part.view(experts, rows // TILE, 4, 32, -1, 4, each).permute(0, 1, 4, 2, 3, 5, 6)
 
 
 def _codes_to_rows(part: Tensor) -> Tensor:
-    experts, rows, width = part.shape
-    return part.view(experts, rows // TILE, width // 64, 4, 32, 4, 16).permute(0, 1, 3, 4, 2, 5, 6)
+    experts, rows, _ = part.shape
+    each = 16 // part.element_size()
+    return part.view(experts, rows // TILE, -1, 4, 32, 4, each).permute(0, 1, 3, 4, 2, 5, 6)
 
 
 def _scales_to_tiles(part: Tensor) -> Tensor:
-    experts, rows, width = part.shape
-    return part.view(experts, rows // TILE, 4, 32, width // 8, 4, 2).permute(0, 1, 4, 3, 5, 2, 6)
+    experts, rows, _ = part.shape
+    each = 2 // part.element_size()
+    return part.view(experts, rows // TILE, 4, 32, -1, 4, each).permute(0, 1, 4, 3, 5, 2, 6)
 
 
 def _scales_to_rows(part: Tensor) -> Tensor:
-    experts, rows, width = part.shape
-    return part.view(experts, rows // TILE, width // 8, 32, 4, 4, 2).permute(0, 1, 5, 3, 2, 4, 6)
+    experts, rows, _ = part.shape
+    each = 2 // part.element_size()
+    return part.view(experts, rows // TILE, -1, 32, 4, 4, each).permute(0, 1, 5, 3, 2, 4, 6)
