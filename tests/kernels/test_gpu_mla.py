@@ -104,9 +104,7 @@ def test_attention_is_softmax_attention(parts, name, dtype):
     assert (got[int(rows.starts[-1]) :] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("heads", "latent", "slots"), [(4, 64, 67), (5, 128, 2051), (64, 512, 3), (96, 256, 515)]
-)
+@pytest.mark.parametrize(("heads", "latent", "slots"), [(4, 64, 67), (96, 256, 515)])
 @pytest.mark.parametrize("form", [True, False])
 def test_other_geometries(heads, latent, slots, form):
     rows = step((0, 70, 3, form), (1, 1, 2, form), (2, 700, 2, form))
@@ -196,10 +194,15 @@ def test_rows_in_parts_have_the_same_bits(name, monkeypatch):
     assert torch.equal(mla.attend(q, cache, selected, rows, KEY**-0.5, name=name), whole)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("stored", ["BF16", "MXFP8"])
 @pytest.mark.parametrize(
-    ("heads", "key", "value", "latent"), [(64, 256, 256, 512), (4, 64, 64, 64), (3, 16, 32, 128)]
+    ("heads", "key", "value", "latent", "stored", "dtype"),
+    [
+        (64, 256, 256, 512, "BF16", torch.bfloat16),
+        (64, 256, 256, 512, "MXFP8", torch.bfloat16),
+        (4, 64, 64, 64, "BF16", torch.bfloat16),
+        (4, 64, 64, 64, "MXFP8", torch.float32),
+        (3, 16, 32, 128, "BF16", torch.float32),
+    ],
 )
 def test_products_with_key_and_value_rows(heads, key, value, latent, stored, dtype):
     kv_b = formats.get(stored).encode(gpu(heads * (key + value), latent, seed=1) * latent**-0.5)
@@ -221,7 +224,7 @@ def test_products_with_key_and_value_rows(heads, key, value, latent, stored, dty
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [80, 128, 512, 1536, 4096])
+@pytest.mark.parametrize("width", [80, 512, 4096])
 def test_norms(width, dtype):
     x, weight, bias = (
         gpu(1024, width + 8, seed=1).to(dtype)[:, 3 : width + 3],
