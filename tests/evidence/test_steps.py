@@ -122,6 +122,11 @@ def test_kernels_between_two_marks_belong_to_the_operation():
     log = ["one", breakdown.BETWEEN, "one", breakdown.BETWEEN]
     found = {
         share.operation: (share.calls, share.kernels, share.seconds)
-        for share in breakdown.shares(breakdown.Timeline(kernels, 20.0), log)
+        for share in breakdown.shares(breakdown.Timeline(kernels, 20.0, 19.0), log)
     }
     assert found == {"one": (2, 3, 10.0), breakdown.BETWEEN: (2, 2, 5.0)}
+
+
+def test_time_that_two_kernels_share_counts_once():
+    assert breakdown.covered([(0, 2), (1, 3), (1.5, 2.5), (5, 6)]) == 4
+    assert breakdown.covered([]) == 0

@@ -121,7 +121,7 @@ def _show_decode(run: "StepsRun") -> None:
             f"{one.experts:.1f}",
             f"{one.kernels_a_layer:.1f}",
             f"{one.boundary_seconds * 1e3:.3f}",
-            f"{one.busy_seconds / one.seconds:.1%}",
+            f"{one.busy_seconds / max(one.device_seconds, 1e-12):.1%}",
             f"{gigabytes(one.planned_bytes)}, {gigabytes(one.peak_bytes)}",
         )
         for one in run.decode

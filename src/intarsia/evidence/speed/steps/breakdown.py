@@ -34,16 +34,13 @@ class Share:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The kernels of one step, names and seconds in their order; `span` from the first's begin to the last's
-    end."""
+    """The kernels of one step, names and seconds in their order. `span`: from the first's begin to the last's
+    end; `busy`: seconds in which at least one ran. Being recorded makes a step longer.
+    """
 
     kernels: tuple[tuple[str, float], ...]
     span: float
-
-    @property
-    def busy(self) -> float:
-        """Seconds in which a kernel ran, if none ran beside another."""
-        return sum(seconds for _, seconds in self.kernels)
+    busy: float
 
 
 @dataclass(slots=True)
@@ -119,10 +116,20 @@ def timeline(run: Callable[[], object]) -> Timeline:
         key=lambda event: float(event.time_range.start),
     )
     if not events:
-        return Timeline((), 0.0)
+        return Timeline((), 0.0, 0.0)
     kernels = tuple((event.name, event.time_range.elapsed_us() / 1e6) for event in events)
-    span = (max(event.time_range.end for event in events) - events[0].time_range.start) / 1e6
-    return Timeline(kernels, span)
+    times = [(float(event.time_range.start), float(event.time_range.end)) for event in events]
+    span = max(end for _, end in times) - times[0][0]
+    return Timeline(kernels, span / 1e6, covered(times) / 1e6)
+
+
+def covered(times: Iterable[tuple[float, float]]) -> float:
+    """How much time intervals cover, sorted by their begins; a kernel may begin while the one before runs."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in times:
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def shares(record: Timeline, log: Iterable[str]) -> list[Share]:

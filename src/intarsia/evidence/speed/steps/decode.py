@@ -39,9 +39,9 @@ class DecodeResult:
     step met, a routed layer on average: floors count them.
 
     seconds: of a step, tokens read and the next ones sent (median); device_seconds: from the first kernel's
-    begin to the last one's end; busy_seconds: kernels alone; floor_seconds: bytes over bandwidth.
-    boundary_seconds: kernels times what an empty one takes. Bytes: the allocator's highest, and weights and
-    caches as planned.
+    begin to the last one's end, and busy_seconds, in which a kernel ran, both while being recorded, which
+    takes longer; floor_seconds: bytes over bandwidth; boundary_seconds: kernels times what an empty one
+    takes. Bytes: the allocator's highest, and weights and caches as planned.
     """
 
     streams: int
@@ -103,7 +103,7 @@ def time_decode(
     state = random_context(model, streams=streams, context=context, room=room, step_rows=1 + drafts)
     writer = Writer(model, state, context, eager)
     seconds = writer.step_seconds(steps)
-    record = timeline(writer.step) if model.device.type == "cuda" else Timeline((), 0.0)
+    record = timeline(writer.step) if model.device.type == "cuda" else Timeline((), 0.0, 0.0)
     experts = writer.experts_met()
     moved = decode_bytes(model, streams, context, experts=experts)
     kernels = len(record.kernels)
