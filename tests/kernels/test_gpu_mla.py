@@ -104,13 +104,16 @@ def test_attention_is_softmax_attention(parts, name, dtype):
     assert (got[int(rows.starts[-1]) :] == 0).all()
 
 
-@pytest.mark.parametrize(("heads", "latent", "slots"), [(4, 64, 67), (96, 256, 515)])
+@pytest.mark.parametrize(
+    ("heads", "latent", "slots", "name"),
+    [(4, 64, 67, "triton"), (96, 256, 515, "triton"), (16, 512, 67, "gluon"), (96, 512, 3, "gluon")],
+)
 @pytest.mark.parametrize("form", [True, False])
-def test_other_geometries(heads, latent, slots, form):
+def test_other_geometries(heads, latent, slots, name, form):
     rows = step((0, 70, 3, form), (1, 1, 2, form), (2, 700, 2, form))
     selected, cache = selection(rows, slots), cache_of(torch.bfloat16, latent)
     q = gpu(16, heads, latent, seed=4).bfloat16()
-    got = mla.attend(q, cache, selected, rows, latent**-0.5)
+    got = mla.attend(q, cache, selected, rows, latent**-0.5, name=name)
     expected = exact(q, cache, selected, rows, latent**-0.5)
     assert (got.double() - expected).abs().max() <= 1e-2 * expected.abs().max()
 
