@@ -9,6 +9,7 @@ import tyro
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json
 from intarsia.cli.progress import terminal_progress
+from intarsia.core.config import DataType, ScaleForm
 from intarsia.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Gate:
     """Prove that what is on the device is what is in the file.
 
     Loads every rank's weights, packs them a second time by other code, and compares byte for byte and after
-    decoding. Exit code 1 for any difference, any fault that was not seen, or a kind of cut left out.
+    decoding. Exit code 1 for any difference, any fault that was not seen, a kind of cut or a
+    tensor of the files left out.
     """
 
     path: CheckpointPath
@@ -35,9 +37,15 @@ class Gate:
     formats: Annotated[str, tyro.conf.arg(metavar="NAME,NAME")] = ""
     """Only weights stored in these formats (or scale codecs)."""
     mutations: bool = False
-    """Also put faults into correct weights, and fail unless each is seen."""
+    """Also put faults into correct weights and into the loader's cut, and fail unless each is seen."""
     device: str = "cpu"
     """Torch device the weights are loaded to."""
+    dtype: DataType = "bfloat16"
+    """Type of activations, which decides whether a GPU holds experts in tiles."""
+    expert_scales: ScaleForm = "expanded"
+    """Block scales of experts in tiles: expanded, or resident in a compressed form."""
+    tiles: bool = False
+    """Lay all experts that fit out in tiles too and compare them so, whatever the device."""
     json: bool = False
     """Print one JSON document."""
 
@@ -57,6 +65,9 @@ class Gate:
             formats=formats,
             mutate=self.mutations,
             device=self.device,
+            dtype=self.dtype,
+            expert_scales=self.expert_scales,
+            tiles=self.tiles,
             progress=terminal_progress(),
         )
         if self.json:
@@ -79,6 +90,8 @@ def _numbers(field: str, text: str) -> frozenset[int]:
 
 
 def _lines(report: "GateReport") -> Iterable[str]:
+    forms = [cell.form for coverage in report.coverage.values() for cell in coverage.exist]
+    width = max(map(len, forms), default=0)
     for ranks, coverage in report.coverage.items():
         yield f"{ranks} rank{'s' if ranks > 1 else ''}"
         for cell, count in sorted(coverage.exist.items(), key=lambda entry: str(entry[0])):
@@ -88,7 +101,7 @@ def _lines(report: "GateReport") -> Iterable[str]:
                 if cell.axis == "whole"
                 else f"{cell.axis}, {'aligned' if cell.aligned else 'inside a block'}"
             )
-            yield f"  {cell.form:24} {how:24} {compared} of {count} compared{'' if compared else '  EMPTY'}"
+            yield f"  {cell.form:{width}}  {how:24} {compared} of {count} compared{'' if compared else '  EMPTY'}"
     differing = report.differing
     for finding in differing[:SHOWN]:
         yield f"{finding.name} on rank {finding.rank} of {finding.ranks}:"
@@ -97,6 +110,10 @@ def _lines(report: "GateReport") -> Iterable[str]:
             yield f"  {item.what}{at}: found {item.found}; expected {item.expected}"
     if len(differing) > SHOWN:
         yield f"and {len(differing) - SHOWN} more"
+    for name in report.unread[:SHOWN]:
+        yield f"IN NO WEIGHT: {name}"
+    if len(report.unread) > SHOWN:
+        yield f"and {len(report.unread) - SHOWN} more tensors in no weight"
     worst = max((check.share_of_bound for check in report.outputs), default=0.0)
     yield f"{len(report.findings)} weights compared, {len(differing)} differ"
     yield f"{len(report.outputs)} partial outputs, the worst at {worst:.2%} of its rounding bound"

@@ -60,6 +60,22 @@ def mxfp8_row(codes: bytes, scales: bytes) -> Floats:
     return row
 
 
+def mxfp4_row(codes: bytes, scales: bytes) -> Floats:
+    """One row: two codes a byte, the even column in the low bits; a power of two each 32 columns."""
+    row = np.empty(2 * len(codes), dtype=np.float32)
+    packed = np.frombuffer(codes, dtype=np.uint8)
+    row[0::2], row[1::2] = E2M1[packed & 0xF], E2M1[packed >> 4]
+    for group, scale in enumerate(scales):
+        row[32 * group : 32 * group + 32] *= E8M0[scale]
+    return row
+
+
+def scaled_row(codes: bytes, scale: bytes) -> Floats:
+    """One row of E4M3 codes under one float32 number."""
+    row: Floats = E4M3[np.frombuffer(codes, dtype=np.uint8)] * np.frombuffer(scale, dtype="<f4")[0]
+    return row
+
+
 def block_row(codes: bytes, scales: Floats, left: int) -> Floats:
     """One row under the scales of its band of blocks, beginning `left` columns inside the first."""
     row = E4M3[np.frombuffer(codes, dtype=np.uint8)]

@@ -13,7 +13,7 @@ from intarsia.gate.packer import Packed
 from intarsia.gate.shares import COLUMNS, ROWS, Part
 from intarsia.kernels.weights import Weight
 
-BLOCKS = {"FP8_PB_WO": (128, 128), "MXFP8": (1, 32), "NVFP4": (1, 16)}
+BLOCKS = {"FP8_PB_WO": (128, 128), "MXFP8": (1, 32), "MXFP4": (1, 32), "NVFP4": (1, 16)}
 CODEC_BLOCKS = {"nvfp4_slab": (16, 32), "csf_32x2_v1": (32, 32)}
 """Rows and columns of the weight that share a stored entry of its scales."""
 
@@ -51,12 +51,13 @@ class Finding:
     differences: tuple[Difference, ...]
 
 
-def cell_of(form: tuple[str, str], part: Part) -> Cell:
-    """The kind of cut that a part of a weight of this form and codec is."""
+def cell_of(form: tuple[str, str], part: Part, *, shown: str = "") -> Cell:
+    """The kind of cut that a part of a weight of this form and codec is; `shown` as, if not as the form."""
     kind, codec = form
     axis = {None: "whole", ROWS: "rows", COLUMNS: "columns"}[part.axis]
     blocks = CODEC_BLOCKS.get(codec) or BLOCKS.get(kind, (1, 1))
     unit = blocks[part.axis] if part.axis is not None else 1
+    kind = shown or kind
     name = f"{kind} + {codec}" if codec else kind
     return Cell(name, axis, part.start % unit == 0 and part.stop % unit == 0)
 
@@ -86,16 +87,18 @@ def _bytes(held: Mapping[str, torch.Tensor], packed: Mapping[str, bytes]) -> Ite
             found, expected = ("there", "none") if suffix in held else ("none", "there")
             yield Difference(suffix, found, expected)
             continue
-        ours = raw(held[suffix])
-        theirs = np.frombuffer(packed[suffix], dtype=np.uint8)
-        if len(ours) != len(theirs):
-            yield Difference(suffix, f"{len(ours)} bytes", f"{len(theirs)} bytes")
-            continue
-        wrong = np.flatnonzero(ours != theirs)
-        if len(wrong):
-            at = int(wrong[0])
-            found, expected = f"0x{ours[at]:02x}", f"0x{theirs[at]:02x}"
-            yield Difference(f"{suffix} ({len(wrong)} bytes)", found, expected, at)
+        yield from byte_differences(suffix, raw(held[suffix]), np.frombuffer(packed[suffix], dtype=np.uint8))
+
+
+def byte_differences(what: str, ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> Iterator[Difference]:
+    """Where two runs of bytes differ first, if they do."""
+    if len(ours) != len(theirs):
+        yield Difference(what, f"{len(ours)} bytes", f"{len(theirs)} bytes")
+        return
+    wrong = np.flatnonzero(ours != theirs)
+    if len(wrong):
+        at = int(wrong[0])
+        yield Difference(f"{what} ({len(wrong)} bytes)", f"0x{ours[at]:02x}", f"0x{theirs[at]:02x}", at)
 
 
 def _values(held: Weight, packed: Packed) -> Iterator[Difference]:

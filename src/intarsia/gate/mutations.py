@@ -171,6 +171,19 @@ def _one_byte(suffix: str, place: float, change: Callable[[Tensor], Tensor]) -> 
     return edit
 
 
+def _scalar_off(weight: Weight) -> Weight | None:
+    """The number that scales a whole matrix, off by its last bit."""
+    suffix = "weight_scale"
+    if isinstance(weight, Tensor) or weight.format != "FP8":
+        return None
+
+    def inside(data: Tensor) -> Tensor:
+        data.view(-1)[0] ^= 1
+        return data
+
+    return replace(weight, tensors={**weight.tensors, suffix: _on_bytes(weight[suffix], inside)})
+
+
 def _moved_exception(weight: Weight) -> Weight | None:
     """One scale lands a place too far, as with an exception position that is off by one."""
 
@@ -252,6 +265,7 @@ _CHANGES: dict[str, Change] = {
     "middle_scale_byte_off_by_one": _one_byte("scale", 0.5, lambda byte: byte + 1),
     "last_scale_byte_flipped": _one_byte("scale", 1.0, lambda byte: byte ^ 1),
     "global_scale_off_by_a_bit": _one_byte("weight_scale_2", 0.0, lambda byte: byte ^ 1),
+    "scale_of_a_whole_matrix_off_by_a_bit": _scalar_off,
     "exception_one_place_off": _moved_exception,
     "elements_zeroed": _zeroed("weight"),
     "scales_zeroed": _zeroed("scale"),

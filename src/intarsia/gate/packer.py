@@ -1,7 +1,7 @@
 """The second packer: cuts whole matrices by the documented share and stacks them, row by row."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,25 +9,11 @@ import numpy as np
 from intarsia.families.glm5_next.runtime import RuntimeModule
 from intarsia.gate import codecs
 from intarsia.gate.codecs import SIDE, Floats
+from intarsia.gate.matrix import ROW_SCALED, Matrix, form_of, read_matrix, read_plain
 from intarsia.gate.reader import RawReader
 from intarsia.gate.shares import COLUMNS, ROWS, Part, part_of
 
-SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scale")
-SLAB = ("nvfp4_csf_fixed", "nvfp4_csf_exceptions")
-BLOCK = ("csf_base", "csf_codes", "csf_escape_count", "csf_escape_position", "csf_escape_value")
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """One stored matrix: its format, shape, rows of element bytes, scale rows, and what else it has."""
-
-    format: str
-    codec: str
-    shape: tuple[int, ...]
-    elements: list[bytes]
-    scale_name: str = ""
-    scales: list[bytes] = field(default_factory=list)
-    scalars: Mapping[str, bytes] = field(default_factory=dict)
+VISION = "model.visual."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +43,13 @@ class Packer:
 
     def form(self, module: RuntimeModule) -> tuple[str, str]:
         """Format and scale codec of a weight, by the names and types of its tensors."""
-        return self._form(module.sources[0]) if module.matrix else ("plain", "")
+        return form_of(self._reader, module.sources[0]) if module.matrix else ("plain", "")
 
     def pack(self, module: RuntimeModule, rank: int, ranks: int) -> Packed:
         """The weight as the rank should hold it."""
         part = self.part(module, rank, ranks)
-        matrices = [self._matrix(name, module.matrix) for name in module.sources]
-        cuts = [_cut(matrix, part) for matrix in matrices]
+        read = read_matrix if module.matrix else read_plain
+        cuts = [_cut(read(self._reader, name), part) for name in module.sources]
         tensors: dict[str, bytearray] = {}
         values = []
         for cut in cuts:
@@ -75,63 +61,10 @@ class Packer:
         stacked = np.concatenate(values) if values[0].ndim else np.array(values)
         return Packed(first.format, first.codec, part, (len(cuts), *first.shape), flat, first.origin, stacked)
 
-    def _form(self, name: str) -> tuple[str, str]:
-        names = self._reader.names
-        dtype, _ = self._reader.form(f"{name}.weight")
-        scale = next((item for item in SCALE_NAMES if f"{name}.{item}" in names), "")
-        if dtype == "U8":
-            codec = ""
-            if f"{name}.weight_scale.{SLAB[0]}" in names:
-                codec = "nvfp4_slab"
-            elif f"{name}.weight_scale.{BLOCK[0]}" in names:
-                codec = "csf_32x2_v1"
-            return "NVFP4", codec
-        if dtype == "F8_E4M3":
-            if not scale:
-                raise ValueError(f"{name}: FP8 without a scale")
-            kind, shape = self._reader.form(f"{name}.{scale}")
-            if kind in ("U8", "F8_E8M0"):
-                return "MXFP8", ""
-            if len(shape) in (2, 4) and kind in ("F32", "BF16"):
-                return "FP8_PB_WO", ""
-            raise ValueError(f"{name}: FP8 under a scale of {kind} {list(shape)}, which the gate cannot read")
-        return dtype, ""
-
-    def _matrix(self, name: str, matrix: bool) -> Matrix:
-        if not matrix:
-            raw = self._reader.read(name)
-            return Matrix(raw.dtype, "", raw.shape, _split(raw.data, raw.shape[0] if raw.shape else 1))
-        kind, codec = self._form(name)
-        raw = self._reader.read(f"{name}.weight")
-        rows = raw.shape[0]
-        elements = _split(raw.data, rows)
-        if kind in ("BF16", "F16", "F32"):
-            return Matrix(kind, "", raw.shape, elements)
-        columns = raw.shape[1] * (2 if kind == "NVFP4" else 1)
-        scale_name = next((s for s in SCALE_NAMES if f"{name}.{s}" in self._reader.names), "weight_scale")
-        scales = self._scales(name, scale_name, codec, kind, rows, columns)
-        scalars = {}
-        for suffix in ("weight_scale_2", "input_scale"):
-            if f"{name}.{suffix}" in self._reader.names:
-                scalars[suffix] = self._reader.read(f"{name}.{suffix}").data
-        return Matrix(kind, codec, (rows, columns), elements, scale_name, scales, scalars)
-
-    def _scales(
-        self, name: str, scale_name: str, codec: str, kind: str, rows: int, columns: int
-    ) -> list[bytes]:
-        def component(suffix: str) -> bytes:
-            return self._reader.read(f"{name}.weight_scale.{suffix}").data
-
-        if codec == "nvfp4_slab":
-            fixed, exceptions = map(component, SLAB)
-            scales = codecs.slab_scales(fixed, exceptions, rows, columns // 16)
-            return _split(bytes(scales), rows)
-        if codec:
-            base, codes, counts, positions, escapes = map(component, BLOCK)
-            scales = codecs.block_scales(base, codes, counts, positions, escapes, rows, columns // 16)
-            return _split(bytes(scales), rows)
-        raw = self._reader.read(f"{name}.{scale_name}")
-        return _split(raw.data, -(-rows // SIDE) if kind == "FP8_PB_WO" else rows)
+    def unread(self) -> list[str]:
+        """Tensors of the text network's files that no weight packed so far has taken."""
+        left = self._reader.names - self._reader.taken
+        return sorted(name for name in left if not name.startswith(VISION))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +88,29 @@ def _cut(matrix: Matrix, part: Part) -> _Cut:
         values = [codecs.plain_row(row, matrix.format) for row in elements]
         return _Cut(matrix.format, "", shape, {"weight": b"".join(elements)}, (0, 0), np.array(values))
     tensors = {"weight": b"".join(elements)}
+    origin = (0, 0)
     if matrix.format == "FP8_PB_WO":
         values, scales = _block_values(matrix, elements, r0, c0, c1)
         origin = r0 % SIDE, c0 % SIDE
+    elif matrix.format == ROW_SCALED:  # a row's number, whatever columns of it are held
+        scales = matrix.scales[r0:r1]
+        values = [codecs.scaled_row(row, scale) for row, scale in zip(elements, scales, strict=True)]
     else:
         scales = [_columns(row, c0, c1, columns) if cut else row for row in matrix.scales[r0:r1]]
-        values, origin = _row_values(matrix, elements, scales), (0, 0)
-    tensors[matrix.scale_name] = b"".join(scales)
+        values = _row_values(matrix, elements, scales)
+    if scales:
+        tensors[matrix.scale_name] = b"".join(scales)
     tensors.update(matrix.scalars)
     return _Cut(matrix.format, matrix.codec, shape, tensors, origin, np.array(values))
 
 
 def _row_values(matrix: Matrix, elements: Sequence[bytes], scales: Sequence[bytes]) -> list[Floats]:
-    if matrix.format == "MXFP8":
-        return [codecs.mxfp8_row(row, scale) for row, scale in zip(elements, scales, strict=True)]
+    if matrix.format == "FP8":
+        scale = matrix.scalars[matrix.scale_name]
+        return [codecs.scaled_row(row, scale) for row in elements]
+    if matrix.format in ("MXFP8", "MXFP4"):
+        decode = codecs.mxfp8_row if matrix.format == "MXFP8" else codecs.mxfp4_row
+        return [decode(row, scale) for row, scale in zip(elements, scales, strict=True)]
     global_scale = np.frombuffer(matrix.scalars["weight_scale_2"], dtype="<f4")[0]
     return [codecs.nvfp4_row(row, scale, global_scale) for row, scale in zip(elements, scales, strict=True)]
 
@@ -193,8 +135,3 @@ def _block_values(
 def _columns(row: bytes, start: int, stop: int, columns: int) -> bytes:
     """Columns of one row of elements or scales; several columns may share a byte or an entry."""
     return row[start * len(row) // columns : stop * len(row) // columns]
-
-
-def _split(data: bytes, rows: int) -> list[bytes]:
-    size = len(data) // rows
-    return [data[row * size : (row + 1) * size] for row in range(rows)]

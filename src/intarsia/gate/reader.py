@@ -23,6 +23,7 @@ class RawReader:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._places: dict[str, tuple[Path, str, tuple[int, ...], int, int]] = {}
+        self._taken: set[str] = set()
         for path in files:
             with path.open("rb") as file:
                 (size,) = _PREFIX.unpack(file.read(_PREFIX.size))
@@ -39,6 +40,11 @@ class RawReader:
         """All names."""
         return frozenset(self._places)
 
+    @property
+    def taken(self) -> frozenset[str]:
+        """Names of all tensors that were read."""
+        return frozenset(self._taken)
+
     def form(self, name: str) -> tuple[str, tuple[int, ...]]:
         """dtype and shape, without reading."""
         _, dtype, shape, _, _ = self._places[name]
@@ -47,6 +53,7 @@ class RawReader:
     def read(self, name: str) -> RawTensor:
         """One whole tensor."""
         path, dtype, shape, begin, end = self._places[name]
+        self._taken.add(name)
         with path.open("rb") as file:
             file.seek(begin)
             return RawTensor(dtype, shape, file.read(end - begin))

@@ -23,7 +23,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """Everything a run of the gate found. `filtered` says that only some weights were asked for."""
+    """Everything a run of the gate found.
+
+    `filtered` says that only some weights were asked for. `unread` names tensors of the files that are in no
+    weight that was compared (the vision tower is not loaded, and not meant); none may be, unless filtered.
+    """
 
     path: str
     findings: Sequence[Finding]
@@ -32,6 +36,7 @@ class GateReport:
     seen: dict[str, int]
     missed: dict[str, list[str]]
     filtered: bool
+    unread: tuple[str, ...] = ()
 
     @property
     def differing(self) -> list[Finding]:
@@ -42,7 +47,8 @@ class GateReport:
     def ok(self) -> bool:
         """True when everything is as it should be and nothing that exists was left out."""
         empty = any(coverage.empty for coverage in self.coverage.values()) and not self.filtered
-        return not (self.differing or self.missed or empty or any(not check.ok for check in self.outputs))
+        outputs = any(not check.ok for check in self.outputs)
+        return not (self.differing or self.missed or empty or outputs or self.unread)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -71,6 +77,7 @@ class GateReport:
                 for ranks, coverage in self.coverage.items()
                 for cell, count in coverage.exist.items()
             ],
+            "unread": list(self.unread),
             "mutations": {
                 "seen": dict(self.seen),
                 "missed": {name: list(at) for name, at in self.missed.items()},
