@@ -185,7 +185,10 @@ def _in_place(bytes_: Tensor, unit: torch.dtype, change: Callable[[Tensor], Tens
     each = max(1, SCRATCH_BYTES // (2 * bytes_[0].numel()))
     for begin in range(0, whole.shape[0], each):
         part = whole[begin : begin + each]
-        part.copy_(change(part))
+        made = change(part)
+        # Of one tile and one step the order can be a view of what it is made from.
+        within = made.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+        part.copy_(made.clone() if within else made)
 
 
 @cache
