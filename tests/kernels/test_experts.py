@@ -70,6 +70,12 @@ def test_stacked_stored_experts(name):
     torch.testing.assert_close(got.double(), naive_experts(x, chosen, *values, LIMIT), rtol=1e-5, atol=1e-4)
 
 
+def test_what_is_added_comes_last():
+    x, chosen, plus = randn(32, WIDTH), routing(), randn(32, WIDTH, seed=5)
+    alone = routed_experts(x, chosen, GATE_UP, DOWN, LIMIT)
+    assert torch.equal(routed_experts(x, chosen, GATE_UP, DOWN, LIMIT, plus), alone + plus)
+
+
 def test_padding_rows_get_zeros_whatever_they_hold():
     x, chosen = randn(32, WIDTH), routing()
     clean = routed_experts(x, chosen, GATE_UP, DOWN, LIMIT)
