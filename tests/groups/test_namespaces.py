@@ -17,7 +17,7 @@ RANKS = 3
 PROMPT = "Once upon a time"
 LENGTH = 12
 HTTP = 8123
-TIMEOUT = "4"
+TIMEOUT = "6"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 ASK = """
 import json, sys, time, urllib.request, urllib.error
@@ -116,7 +116,7 @@ def test_a_ring_serves_and_a_link_that_drops_ends_it_with_a_name(ring):
         ring.inside(ring.names[1], "link", "set", "next1", "down")
         begin = time.monotonic()
         told = [server.communicate(timeout=60)[1] for server in servers]
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 30
         assert all(server.returncode not in (0, None) for server in servers)
         assert all("the line between them is down" in words for words in told)
         assert any("rank 1 hears nothing from it" in words and "rank 2" in words for words in told)
