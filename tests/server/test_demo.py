@@ -34,7 +34,7 @@ def demo(tmp_path_factory):
     settings.write_text("threads = 1\nkept-every = 128\n")
     with running(
         *("intarsia", "serve", "demo", "--port", "0", "--config", str(settings)),
-        *("--max-num-seqs", "4", "--max-model-len", "1024", "--served-model-name", "small"),
+        *("--max-num-seqs", "4", "--max-model-len", "4096", "--served-model-name", "small"),
     ) as one:
         yield one
 
@@ -60,7 +60,7 @@ def whole(reply):
 
 def test_it_is_served_under_its_name_with_its_window(client):
     (model,) = client.models.list().data
-    assert (model.id, model.max_model_len, model.root) == ("small", 1024, "demo")
+    assert (model.id, model.max_model_len, model.root) == ("small", 4096, "demo")
 
 
 def test_replies_are_those_of_one_stream_alone(client):
@@ -173,7 +173,8 @@ def test_seeds_and_choices(client):
 
 
 def test_a_prompt_sent_twice_and_a_shared_beginning_are_reused_with_the_same_text(client):
-    rules = "Answer shortly and kindly. " * 40
+    """A shared beginning of more than 2,000 tokens, thinking on and off."""
+    rules = "Answer shortly and kindly. " * 400
     messages = [{"role": "system", "content": rules}, {"role": "user", "content": QUESTIONS[0]}]
 
     def say(messages, **options):
@@ -184,13 +185,16 @@ def test_a_prompt_sent_twice_and_a_shared_beginning_are_reused_with_the_same_tex
     cold = say(messages, extra_body={"cache_salt": "nobody"})
     assert cold.usage.prompt_tokens_details.cached_tokens == 0
     first, second = say(messages), say(messages)
-    assert second.usage.prompt_tokens_details.cached_tokens > 0
+    assert second.usage.prompt_tokens > second.usage.prompt_tokens_details.cached_tokens > 2000
     assert "resumed" in second.usage.prompt_tokens_details.cache_reason
     assert whole(first) == whole(second) == whole(cold)
     other = say([messages[0], {"role": "user", "content": QUESTIONS[1]}])
-    assert other.usage.prompt_tokens_details.cached_tokens > 0
+    assert other.usage.prompt_tokens_details.cached_tokens > 1900
     cold = say([messages[0], {"role": "user", "content": QUESTIONS[1]}], extra_body={"cache_salt": "none"})
     assert whole(other) == whole(cold)
+    plain = say(messages, extra_body=PLAIN)
+    assert plain.usage.prompt_tokens_details.cached_tokens > 1900
+    assert whole(plain) == whole(say(messages, extra_body={**PLAIN, "cache_salt": "none"}))
 
 
 def test_weights_are_told_module_by_module(demo):
@@ -214,7 +218,7 @@ def test_leaving_gives_back_every_page(demo, client):
     health = ask(demo, "GET", "/health")[2]["engine"]
     assert (health["running"], health["waiting"]) == (0, 0)
     held = health["pages"] - health["pages_free"]
-    assert held * health["page_tokens"] <= health["kept_states"] * 1024
+    assert held * health["page_tokens"] <= health["kept_states"] * 4096
     assert (
         ask(demo, "POST", CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}')[0]
         == 200
@@ -223,7 +227,7 @@ def test_leaving_gives_back_every_page(demo, client):
 
 def test_errors_of_the_engine_are_the_clients_where_they_are(client):
     with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, "word " * 2000)
+        chat(client, "word " * 5000)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, "Hi", extra_body={"stop_token_ids": [4096]})
