@@ -13,6 +13,7 @@ from intarsia.core.errors import UsageError, Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.devices import usable_device
 from intarsia.engine.generate import Generation
+from intarsia.engine.graphs.expected import expected_reason
 from intarsia.engine.joining import WatchedProgress, join, rank_device
 from intarsia.engine.protocols import Runner
 from intarsia.engine.resuming import ResumingRunner
@@ -40,6 +41,7 @@ __all__ = [
     "audit",
     "convert",
     "explain",
+    "explain_steps",
     "generate",
     "inspect",
     "load",
@@ -147,6 +149,21 @@ def explain(
     reads.
     """
     return weight_rows(prepared(source, manifest), usable_device(device), dtype)
+
+
+def explain_steps(
+    source: Checkpoint | Path,
+    device: str | torch.device = "cpu",
+    dtype: DataType = "float32",
+    *,
+    manifest: Manifest | None = None,
+) -> str:
+    """Why steps of written tokens would run eagerly, kernel by kernel, on one rank; empty where they would be
+    captured. As `explain`, from headers alone.
+    """
+    arrangement, place = prepared(source, manifest), usable_device(device)
+    rows = weight_rows(arrangement, place, dtype)
+    return expected_reason(arrangement.config, rows, place, getattr(torch, dtype))
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:

@@ -14,6 +14,7 @@ from intarsia.engine.drafting import FixedDepth, MtpDrafter
 from intarsia.engine.engine import Engine
 from intarsia.engine.generate import Generation
 from intarsia.engine.graphs.capture import Captures
+from intarsia.engine.graphs.expected import LOOKING, expected_reason
 from intarsia.engine.graphs.inputs import Inputs
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.sampling import NOTHING_ALLOWED, draw
@@ -26,7 +27,10 @@ from intarsia.engine.sampling.captured import (
     way_of,
     write_columns,
 )
+from intarsia.kernels import choice
 from intarsia.kernels.looks import look, looks
+from intarsia.loading.weights import prepared
+from intarsia.models.glm5_next.explain import weight_rows
 from tests.engine.hash_network import HashNetwork
 from tests.engine.recorders import OverwritingRecorder
 from tests.engine.serving import (
@@ -250,3 +254,28 @@ def test_a_captured_draw_from_nothing_is_told(way):
     assert drawn[:2] == [NOTHING_ALLOWED] * 2
     assert drawn[2] == 0
     assert drawn[3] >= 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
+def test_what_will_be_captured_is_told_from_headers(monkeypatch, dtype):
+    """By the table for a GPU; a type that no kernel takes runs the references, which look."""
+    monkeypatch.setattr(choice, "no_triton", lambda device: "")
+    monkeypatch.setattr(choice, "no_gluon", lambda device: "")
+    arrangement, place = prepared("demo"), torch.device("cuda")
+    rows = weight_rows(arrangement, place, dtype)
+    reason = expected_reason(arrangement.config, rows, place, getattr(torch, dtype))
+    if dtype == "float16":
+        for operation in LOOKING:
+            assert f"{operation} runs the reference" in reason
+    else:
+        assert reason == ""
+    assert "cpu" in expected_reason(arrangement.config, rows, torch.device("cpu"), torch.float32)
+
+
+def test_every_operation_whose_reference_looks_is_known():
+    """Forced references in a step of the real network: each look is of an operation in the list."""
+    with choice.forced("reference"), looks() as seen, choice.asked() as cases:
+        model().logits([1, 2, 3])
+    operations = {case.operation for case in cases}
+    assert set(seen) == {"how many rows are real", "where segments begin", "which experts are chosen"}
+    assert operations >= LOOKING

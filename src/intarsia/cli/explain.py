@@ -28,6 +28,8 @@ def explain(
         return 0
     columns = ("weight", "stored -> run", "operation", "kernel", "why")
     show_table(f"{len(rows)} weights on {device}, activations in {dtype}", columns, folded(rows))
+    reason = api.explain_steps(path, device, dtype, manifest=manifest)
+    print(f"steps of written tokens: {f'eager, since {reason}' if reason else 'captured as CUDA graphs'}")
     return 0
 
 
