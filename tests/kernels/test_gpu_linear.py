@@ -199,7 +199,13 @@ def test_a_replayed_graph_gives_what_the_launches_give():
 
 def test_rows_in_unusual_memory_are_taken_as_they_are():
     stored = formats.get("MXFP8").encode(gpu(96, 512, seed=17))
-    wide = gpu(40, 1025, seed=18).bfloat16()
+    wide = gpu(40, 1032, seed=18).bfloat16()
     for count in (5, 40):
         for x in (wide[:count, 1:513], wide[:count, 8:520], wide[:count, 513:]):
             assert torch.equal(linear(x, stored), linear(x.contiguous(), stored))
+        xs = [wide[:count, 8:520], gpu(count, 512, seed=19).bfloat16()]
+        apart = linears_apart(xs, [stored, stored])
+        for got, expected in zip(
+            apart, linears_apart([x.contiguous() for x in xs], [stored] * 2), strict=True
+        ):
+            assert torch.equal(got, expected)

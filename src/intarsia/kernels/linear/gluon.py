@@ -132,6 +132,8 @@ def _launch_few(
     name = format_of(weights[0])
     shape = plan.few(ranges, k, 2 if name == "BF16" else 1)
     words = [_words_of_rows(x) for x in xs]
+    if len({one.stride(0) for one in words}) > 1:
+        words = [one.contiguous() for one in words]
     sizes = _rows_of(weights)
     first = _first_tiles(sizes, shape.tile)
     kernels.few_rows[(first[-1],)](
