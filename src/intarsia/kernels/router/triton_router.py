@@ -90,25 +90,23 @@ def choose(
     score = tl.zeros([PLACES], tl.float32)
     for part in tl.static_range(RANGES):
         score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + place, mask=real, other=0)
-    chance = 1 / (1 + tl.exp(-score))
-    biased = chance + tl.load(bias + place, mask=real, other=0)
-    # The number of an expert stands below its score, counted down: equal scores go to the lowest.
-    key = (order_of(biased).to(tl.int64) << 32) | (PLACES - 1 - place).to(tl.int64)
-    LOWEST: tl.constexpr = -(1 << 63)
-    key = tl.where(real, key, LOWEST)
+    biased = 1 / (1 + tl.exp(-score)) + tl.load(bias + place, mask=real, other=0)
+    LOWEST: tl.constexpr = -(1 << 31)
+    key = tl.where(real, order_of(biased), LOWEST)
     slot = tl.arange(0, SLOTS)
     chosen = tl.zeros([SLOTS], tl.int32)
-    values = tl.zeros([SLOTS], tl.float32)
-    total = 0.0
     for index in tl.static_range(TOP):
         best = tl.max(key, 0)
-        mine = key == best
-        value = tl.sum(tl.where(mine, chance, 0.0), 0)
-        chosen = tl.where(slot == index, PLACES - 1 - (best & (PLACES - 1)).to(tl.int32), chosen)
-        values = tl.where(slot == index, value, values)
-        total += value
-        key = tl.where(mine, LOWEST, key)
+        found = tl.min(tl.where(key == best, place, PLACES), 0)
+        chosen = tl.where(slot == index, found, chosen)
+        key = tl.where(place == found, LOWEST, key)
+    # Added once more, in the same order: cheaper than a sum over all places for each of the chosen.
+    score = tl.zeros([SLOTS], tl.float32)
+    for part in tl.static_range(RANGES):
+        score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + chosen)
+    values = tl.where(slot < TOP, 1 / (1 + tl.exp(-score)), 0.0)
+    values = values / (tl.sum(values, 0) + eps) * scaling
     some = tl.load(streams + row) >= 0
     at = row * TOP + slot
     tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < TOP)
-    tl.store(weights + at, tl.where(some, values / (total + eps) * scaling, 0.0), mask=slot < TOP)
+    tl.store(weights + at, tl.where(some, values, 0.0), mask=slot < TOP)
