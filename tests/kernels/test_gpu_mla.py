@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from intarsia import formats
-from intarsia.kernels import choice
+from intarsia.kernels import choice, device
 from intarsia.kernels.mla import IndexKeys, Latents, encode_latents, enter_rows, entry, products, reference
 from intarsia.kernels.mla import launch as mla
 from intarsia.kernels.norm import launch as norm
@@ -193,7 +193,7 @@ def test_rows_in_parts_have_the_same_bits(name, monkeypatch):
     expected = exact(q, cache, selected, rows, KEY**-0.5)
     assert (whole.double() - expected).abs().max() <= 1e-2 * expected.abs().max()
     monkeypatch.setattr(mla, "_ROWS_AT_ONCE", 7)
-    monkeypatch.setattr(norm, "_OVERLAP_UP_TO", 0)
+    monkeypatch.setattr(device, "_OVERLAP_UP_TO", 0)
     assert torch.equal(mla.attend(q, cache, selected, rows, KEY**-0.5, name=name), whole)
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from intarsia.kernels.errors import KernelError
 
+_OVERLAP_UP_TO = 64
+
 
 def interpreting() -> bool:
     """Whether Triton runs its kernels in its interpreter, on the CPU."""
@@ -59,3 +61,18 @@ def require_packed_columns(where: str, *tensors: Tensor) -> None:
                 expected="consecutive columns",
                 action="pass a contiguous weight",
             )
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+def overlapped(rows: int) -> dict[str, bool]:
+    """Options of a launch that may begin before the one before it ends, where there are few rows.
+
+    Its kernel waits before it reads what any launch before it wrote, unless that launch's successor had done
+    so before it let others begin.
+    """
+    overlap = rows <= _OVERLAP_UP_TO and not interpreting()
+    return {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}

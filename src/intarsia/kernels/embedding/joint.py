@@ -5,7 +5,7 @@ from torch import Tensor
 
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import TRITON, Case, choose
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import on_device_of, power_of_two
 from intarsia.kernels.embedding.reference import embed
 from intarsia.kernels.norm import launch, rms_norm
 from intarsia.kernels.weights import Weight
@@ -54,7 +54,7 @@ def _launch(
             out,
             float(eps),
             WIDTH=width,
-            SIZE=launch.power_of_two(width),
+            SIZE=power_of_two(width),
             num_warps=launch.warps_for(width),
         )
     return out

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import on_device_of, wide
+from intarsia.kernels.device import on_device_of, overlapped, power_of_two, wide
 from intarsia.kernels.indexer.selection import selected_width
-from intarsia.kernels.norm.launch import overlapped, power_of_two
 from intarsia.kernels.rows import Rows
 
 # Pools of a tile: part of the order of additions.

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import TRITON, Case, choose, offer
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import on_device_of, overlapped, power_of_two
 from intarsia.kernels.indexer.pooling import pool_keys
 from intarsia.kernels.mla.latents import write_latents
 from intarsia.kernels.norm import layer_norm, rms_norm
-from intarsia.kernels.norm.launch import overlapped, power_of_two
 from intarsia.kernels.rows import Rows
 
 

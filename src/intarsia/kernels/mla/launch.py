@@ -1,4 +1,4 @@
-"""Launches of latent attention's Triton kernels."""
+"""Launches of latent attention's kernels, in Gluon for Hopper and in Triton."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import GLUON, TRITON, Case, offer
-from intarsia.kernels.device import on_device_of, wide
-from intarsia.kernels.norm.launch import overlapped, power_of_two
+from intarsia.kernels.device import on_device_of, overlapped, power_of_two, wide
 from intarsia.kernels.rows import Rows
 
 LOG2_E = 1.4426950408889634

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import byte_view, on_device_of, wide
+from intarsia.kernels.device import byte_view, on_device_of, overlapped, wide
 from intarsia.kernels.mla.launch import refuse_rows
-from intarsia.kernels.norm.launch import overlapped
 from intarsia.kernels.weights import Weight
 
 FORMATS = ("BF16", "F32", "MXFP8")

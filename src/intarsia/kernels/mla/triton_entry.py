@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""What the rows of a step leave for later ones, in one launch: latents in their pages, pooled keys in
-theirs, raw keys in their streams' rings; and the normed query latents.
+"""What the rows of a step leave for later ones, in one launch.
+
+Latents go into their pages, pooled keys into theirs, raw keys into their streams' rings; normed query latents
+are returned.
 
 Programs have roles, so that nothing waits. A group of tokens whose rows all lie in the step is pooled by the
 program of its last row. Only the first group of a segment can need older keys; the segment's own program

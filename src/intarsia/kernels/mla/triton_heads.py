@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Products with the key and value rows of each head: kv_b [H * (K + V), L], K key rows a head, then V value
-rows, read as stored.
+"""Products with the key and value rows of each head, read as stored.
 
+kv_b [H * (K + V), L] holds K key rows of a head, then its V value rows.
 One chain of additions an element, in steps of BK; how many rows or columns a program takes touches no bits.
 MXFP8 weights become bfloat16, or float32 when WIDE, which is exact.
 """

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import interpreting, on_device_of
+from intarsia.kernels.device import on_device_of, power_of_two
 
 WIDEST = 16384
-_OVERLAP_UP_TO = 64
 
 
 def refuse(case: Case) -> str:
@@ -42,21 +41,6 @@ def launch(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tens
             num_warps=warps_for(width),
         )
     return out
-
-
-def overlapped(rows: int) -> dict[str, bool]:
-    """Options of a launch that may begin before the one before it ends, where there are few rows.
-
-    Its kernel waits before it reads what any launch before it wrote, unless that launch's successor had done
-    so before it let others begin.
-    """
-    overlap = rows <= _OVERLAP_UP_TO and not interpreting()
-    return {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count`."""
-    return 1 << (count - 1).bit_length()
 
 
 def warps_for(width: int) -> int:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from intarsia.kernels.choice import TRITON, Case, choose
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import on_device_of, power_of_two
 from intarsia.kernels.norm import launch, reference
 
 
@@ -31,7 +31,7 @@ def _launch(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, T
             out,
             float(eps),
             WIDTH=width,
-            SIZE=launch.power_of_two(width),
+            SIZE=power_of_two(width),
             num_warps=launch.warps_for(width),
         )
     return total, out
