@@ -1,5 +1,5 @@
 """Every Triton kernel once on a small shape, in Triton's interpreter: run as a program with
-TRITON_INTERPRET=1.
+TRITON_INTERPRET=1. Gluon kernels of linear attention run on what stands in for Gluon.
 
 Prints one JSON object: case -> the largest error relative to the reference's largest value, and what must
 be equal.
@@ -23,6 +23,7 @@ from intarsia.kernels.kda.step import reference_step
 from intarsia.kernels.linear import launch as linear
 from intarsia.kernels.router import Routing
 from intarsia.kernels.rows import Piece
+from tests.kernels import gluon_stand_in
 from tests.kernels import kda_cases as kda
 from tests.kernels.kda_cases import rows_for
 from tests.kernels.steps import randn
@@ -98,6 +99,17 @@ def kda_prompt_case(dtype: torch.dtype) -> float:
     )
 
 
+def gluon_step_case() -> float:
+    pieces = [Piece(1, 1, [0] * 2, True), Piece(0, 70, [0], True)]
+    return kda_case(torch.bfloat16, pieces, 128, partial(recurrent.launch, "gluon"))
+
+
+def gluon_prompt_case() -> float:
+    """A prompt that begins inside a chunk and fills the next, and a short one that begins its sequence."""
+    pieces = [Piece(1, 44, [0] * 90, False), Piece(0, 0, [0] * 3, False)]
+    return kda_case(torch.bfloat16, pieces, 128, partial(prompt.launch, "gluon"))
+
+
 def kda_case(dtype: torch.dtype, pieces: list[Piece], width: int, launch: Callable[..., None]) -> float:
     heads, copies, streams = 2, 3, len(pieces)
     step = rows_for(pieces, streams)
@@ -146,12 +158,16 @@ def cases() -> dict[str, Callable[[], float]]:
             found[f"experts {name} {label}"] = partial(experts_case, name, dtype)
         found[f"kda step {label}"] = partial(kda_step_case, dtype)
     found["kda prompt float32"] = partial(kda_prompt_case, torch.float32)
+    found["gluon step bfloat16"] = gluon_step_case
+    found["gluon prompt bfloat16"] = gluon_prompt_case
     found["hyper bfloat16"] = partial(hyper_case, torch.bfloat16)
     return found | {"ranges FP8_PB_WO float32": partial(ranges_case, "FP8_PB_WO", torch.float32)}
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    names = ("step", "chunk", "solve")
+    gluon_stand_in.load_kernels(*[f"intarsia.kernels.kda.gluon_{name}" for name in names])
     print(json.dumps({name: run() for name, run in cases().items()}))
 
 

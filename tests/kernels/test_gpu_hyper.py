@@ -6,7 +6,9 @@ from torch import Tensor
 
 from intarsia.kernels import choice
 from intarsia.kernels import hyper_connection as hyper
+from intarsia.kernels.embedding import join_norms
 from intarsia.kernels.hyper_connection import launch
+from intarsia.kernels.norm import add_norm
 from tests.kernels.steps import randn
 
 pytestmark = pytest.mark.gpu
@@ -167,3 +169,19 @@ def test_dispatch_and_a_captured_graph():
         part.fill_(torch.nan)
     graph.replay()
     assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 64])
+def test_residual_norms_and_the_mtp_input(rows):
+    x, y = numbers(rows, 4096, seed=11).bfloat16(), numbers(rows, 4096, seed=12)
+    weight, table = 1 + 0.1 * numbers(4096, seed=13), numbers(50, 4096, seed=14).bfloat16()
+    tokens = torch.arange(rows, device="cuda") % 50
+    positions = torch.arange(rows, dtype=torch.int32, device="cuda") % 3
+    given = (tokens, positions, table, x, (weight, weight + 1), 1e-5)
+    got = [*add_norm(x, y, weight, 1e-5), join_norms(*given)]
+    with choice.forced("reference"):
+        expected = [*add_norm(x, y, weight, 1e-5), join_norms(*given)]
+    assert torch.equal(got[0], expected[0])
+    for ours, theirs in zip(got[1:], expected[1:], strict=True):
+        assert largest(ours, theirs) <= 8e-3
+    assert (got[2][::3, :4096] == 0).all()

@@ -14,7 +14,6 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
 
 HEADS, WIDTH = 64, 128
-COLUMNS = HEADS * WIDTH
 
 
 @pytest.fixture
@@ -36,20 +35,21 @@ def numbers(*shape: int, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def arguments(rows: int, segments: int, recurrent_segments: int):
+def arguments(rows: int, segments: int, recurrent_segments: int, width: int = WIDTH):
+    columns = HEADS * width
     narrow, integer = torch.bfloat16, torch.int32
     given = Projected(
-        numbers(rows, 3 * COLUMNS, dtype=narrow),
-        numbers(rows, COLUMNS, dtype=narrow),
-        numbers(rows, COLUMNS, dtype=narrow),
+        numbers(rows, 3 * columns, dtype=narrow),
+        numbers(rows, columns, dtype=narrow),
+        numbers(rows, columns, dtype=narrow),
         numbers(rows, HEADS),
     )
     weights = Parameters(
-        numbers(3 * COLUMNS, 4), numbers(HEADS), numbers(COLUMNS), numbers(WIDTH), lower_bound=-5.0, eps=1e-5
+        numbers(3 * columns, 4), numbers(HEADS), numbers(columns), numbers(width), lower_bound=-5.0, eps=1e-5
     )
     cache = Cache(
-        numbers(8, 4, HEADS, WIDTH, WIDTH),
-        numbers(8, 7, 3 * COLUMNS, dtype=narrow),
+        numbers(8, 4, HEADS, width, width),
+        numbers(8, 7, 3 * columns, dtype=narrow),
         numbers(8, dtype=integer),
     )
     step = Rows(
@@ -58,7 +58,7 @@ def arguments(rows: int, segments: int, recurrent_segments: int):
         numbers(8, 4, dtype=integer),
         recurrent_segments,
     )
-    return given, weights, cache, step, numbers(rows, COLUMNS, dtype=narrow)
+    return given, weights, cache, step, numbers(rows, columns, dtype=narrow)
 
 
 @pytest.mark.parametrize("name", ["gluon", "triton"])
@@ -83,7 +83,7 @@ def test_the_prompt_form_compiles_to_tensor_core_code(usages, name):
     first = {"gluon": gluon_chunk, "triton": triton_chunk}[name]
     second = {"gluon": gluon_solve, "triton": triton_chunk}[name]
     _, products, solve, carry, read = usages(
-        lambda: prompt.launch(name, *arguments(128, 1, 0)),
+        lambda: prompt.launch(name, *arguments(128, 1, 0, {"gluon": 128, "triton": 64}[name])),
         (triton_parts, "plan_chunks"),
         (first, "decayed_products"),
         (second, "solve_chunk"),

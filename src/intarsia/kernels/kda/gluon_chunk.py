@@ -15,7 +15,7 @@ CHUNK = gl.constexpr(64)
 BLOCK = gl.constexpr(16)
 BLOCKS = gl.constexpr(4)
 TAPS = gl.constexpr(4)
-DEPTH = gl.constexpr(32)  # columns of a product whose operands are in registers at once
+DEPTH = gl.constexpr(64)  # columns of a product in registers at once: what the swizzle of OPERAND spans
 
 WARPS = gl.constexpr(8)
 TILE = gl.constexpr(gl.BlockedLayout([1, 1, 8], [1, 2, 16], [1, 8, 1], [2, 1, 0]))

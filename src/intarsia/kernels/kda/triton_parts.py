@@ -30,7 +30,7 @@ def halves(x, dtype: tl.constexpr):
 def product(a, b, total):
     """`total` + a b of pairs of parts."""
     if a[0].dtype == tl.float32:
-        return tl.dot(a[0], b[0], total, input_precision="ieee")
+        return tl.dot(a[0] + a[1], b[0] + b[1], total, input_precision="ieee")
     total = tl.dot(a[1], b[0], total)
     total = tl.dot(a[0], b[1], total)
     return tl.dot(a[0], b[0], total)
