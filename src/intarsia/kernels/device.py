@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.kernels.errors import KernelError
 
-_OVERLAP_UP_TO = 64
+_OVERLAP_UP_TO = 64  # rows; with more a kernel is long, and what begins early takes room from it
 
 
 def interpreting() -> bool:
