@@ -148,17 +148,21 @@ def test_a_call_to_no_offered_tool_stays_text(client):
 
 
 def test_a_tool_that_must_be_called_is_called(client):
+    """With the arguments its schema requires, whatever the model would say."""
+    schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
     named = {"type": "function", "function": {"name": "weather"}}
     other = {"type": "function", "function": {"name": "now"}}
     for choice in ("required", named):
         reply = client.chat.completions.create(
-            model="demo", messages=user(say="I will not."), tools=[WEATHER, other], tool_choice=choice
+            model="demo", messages=user(say="I will not."), tools=[tool, other], tool_choice=choice
         )
         assert reply.choices[0].finish_reason == "tool_calls"
         calls = reply.choices[0].message.tool_calls
         assert calls
         if choice is named:
             assert [call.function.name for call in calls] == ["weather"]
+            assert json.loads(calls[0].function.arguments)["unit"] in ("C", "F")
 
 
 def test_tool_choice_none_leaves_text_alone(client):

@@ -30,6 +30,7 @@ FILE_ONLY = frozenset(
     (
         *("threads", "expert_scales", "page", "reply_share", "kept_apart", "kept_minimum", "kept_every"),
         *("header_timeout", "body_timeout", "write_timeout", "stall_timeout"),
+        *("copy_drafts", "max_connections"),
     )
 )
 MAX_FILE_BYTES = 1 << 20
