@@ -88,7 +88,9 @@ def entry_case(dtype: torch.dtype, scaled: bool) -> float:
 
 
 def attend_case(dtype: torch.dtype, scaled: bool, at_once: int = 128) -> float:
-    """Several ranges, tiles without positions, rows that see nothing, unseen latents that are no numbers."""
+    """Several ranges, rows in parts of `at_once`, tiles without positions, rows that see nothing, unseen latents
+    that are no numbers.
+    """
     rows, heads, width, slots = mixed(), 5, 32, 16 * 8 + 3
     count = rows.tokens.shape[0]
     generator = torch.Generator().manual_seed(1)
@@ -143,23 +145,22 @@ def scores_case(dtype: torch.dtype) -> float:
 
 def selection_case(pools: int, kept: int) -> float:
     """Ties, both zeros, negative scores; rows that see nothing, few, one chunk and several; exact."""
-    count = 16
+    count = 11
     scores = (8 * randn(count, pools, seed=1)).round() / 8
     scores[3], scores[4] = 0.0, -0.0
     scores[4, ::3] = 0.0
     scores[5] = -scores[5].abs()
     scores[6] = randn(pools, seed=2)
-    seen = [0, 1, kept - 1, pools, pools, pools, pools, kept, kept + 1, pools // 2, pools // 3, 2 * kept + 1]
-    seen += [pools, pools - 1, 5, 7]
+    seen = [0, kept - 1, 1, pools, pools, pools, pools, kept, kept + 1, pools // 2, 7]
     positions = torch.tensor([max(GROUP * n - 1 + n % GROUP, 0) for n in seen], dtype=torch.int32)
-    streams = torch.tensor([0] * 15 + [-1], dtype=torch.int32)
+    streams = torch.tensor([0] * 10 + [-1], dtype=torch.int32)
     hidden = torch.arange(pools) >= (positions + 1).unsqueeze(1) // GROUP
     expected = select_tokens(scores.masked_fill(hidden, -torch.inf), positions, kept * GROUP, GROUP)
     got = torch.full((count, selected_width(kept * GROUP, GROUP)), -7, dtype=torch.int32)
     indexer.launch_selection(
         scores.masked_fill(hidden, torch.nan), positions, streams, kept * GROUP, GROUP, got
     )
-    return 0.0 if torch.equal(got[:15], expected[:15]) and (got[15] == -1).all() else torch.inf
+    return 0.0 if torch.equal(got[:10], expected[:10]) and (got[10] == -1).all() else torch.inf
 
 
 def several_chunks() -> float:
@@ -173,13 +174,12 @@ def cases() -> dict[str, Callable[[], float]]:
         found[f"rms norm {label}"] = partial(norm_case, dtype, False)
         found[f"layer norm {label}"] = partial(norm_case, dtype, True)
         found[f"entry {label}"] = partial(entry_case, dtype, False)
-        found[f"attention {label}"] = partial(attend_case, dtype, False)
+        found[f"attention {label}"] = partial(attend_case, dtype, False, 2 if dtype == torch.float32 else 128)
         found[f"heads {label}"] = partial(heads_case, dtype)
         found[f"scores {label}"] = partial(scores_case, dtype)
     found["entry FP8 float32"] = partial(entry_case, torch.float32, True)
     found["attention FP8 bfloat16"] = partial(attend_case, torch.bfloat16, True)
     found["heads MXFP8 float32"] = partial(heads_case, torch.float32, "MXFP8")
-    found["attention in parts float32"] = partial(attend_case, torch.float32, False, 2)
     found["selection exact"] = partial(selection_case, 100, 16)
     found["selection in chunks exact"] = several_chunks
     return found
