@@ -88,8 +88,8 @@ def entry_case(dtype: torch.dtype, scaled: bool) -> float:
 
 
 def attend_case(dtype: torch.dtype, scaled: bool, at_once: int = 128) -> float:
-    """Several ranges, rows in parts of `at_once`, tiles without positions, rows that see nothing, unseen latents
-    that are no numbers.
+    """Several ranges, rows in parts of `at_once`, tiles without positions, rows that see nothing, and latents
+    that are no numbers where no row sees them.
     """
     rows, heads, width, slots = mixed(), 5, 32, 16 * 8 + 3
     count = rows.tokens.shape[0]
