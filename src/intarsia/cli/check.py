@@ -9,8 +9,9 @@ import tyro
 from intarsia.cli.options import CheckpointPath
 from intarsia.cli.output import emit_json, printable
 from intarsia.cli.progress import terminal_progress
+from intarsia.cli.ranks import start_ranks
 from intarsia.cli.tables import show_table
-from intarsia.core.config import CacheType, LoadSettings
+from intarsia.core.config import CacheType, EngineSettings, LoadSettings
 
 if TYPE_CHECKING:
     from intarsia.evidence.checks import CheckReport
@@ -24,8 +25,9 @@ class Check(LoadSettings):
 
     lanes-cover drives every path once: each window width and kept part of it, stream counts, guesses and
     copies, chunk sizes, kept states, cancellations, too little room. lanes-concurrent serves staggered
-    requests in threads. shared compares bits of shared steps. Exit code 1 when something differs or a path
-    was not taken.
+    requests in threads. shared compares bits of shared steps. With --tp they run over several ranks, each
+    reply being compared with the one that as many ranks give it alone. Exit code 1 when something differs or
+    a path was not taken.
     """
 
     check: Annotated[Literal["lanes-cover", "lanes-concurrent", "shared"], tyro.conf.Positional]
@@ -34,31 +36,66 @@ class Check(LoadSettings):
     """Folder of a checkpoint, or `demo`."""
     kv_cache_dtype: CacheType = "auto"
     """How cached latents are stored: auto in the type of activations, bfloat16, or fp8."""
+    tp: int = 1
+    """Ranks the model is spread over; on one host they are started together."""
+    rank: int | None = None
+    """Which of the ranks this is, where each is started by itself; else they are started here."""
+    master: str = EngineSettings.master
+    """Address at which the ranks meet: that of rank 0."""
+    master_port: int = EngineSettings.master_port
+    """Port at which the ranks meet."""
+    rank_timeout: float = EngineSettings.rank_timeout
+    """Seconds a rank waits for another one before it counts as lost."""
     json: bool = False
     """Print one JSON document."""
 
     def run(self) -> int:
+        settings = self._rank_settings()
+        code = start_ranks(settings)
+        if code is not None:
+            return code
         import torch
 
         from intarsia import api
-        from intarsia.evidence.checks import CHECKS
+        from intarsia.engine.devices import usable_device
+        from intarsia.engine.joining import join, rank_device
+        from intarsia.evidence.checks import CHECKS, run_check
+        from intarsia.loading.weights import prepared
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        plan = prepared(self.path)
+        place = rank_device(settings, usable_device(self.device))
+        group = join(settings, plan, place)
         model = api.load(
-            self.path,
-            self.device,
+            plan,
+            place,
             self.dtype,
             kv_cache_dtype=self.kv_cache_dtype,
+            group=group,
             progress=terminal_progress(),
         )
-        report = CHECKS[self.check](model)
+        report = run_check(CHECKS, self.check, model, group)
         if self.json:
             empty = [asdict(cell) for cell in report.empty]
             emit_json({**asdict(report), "empty": empty, "passed": report.passed})
         else:
             show(report)
         return 0 if report.passed else 1
+
+    def _rank_settings(self) -> EngineSettings:
+        """What the ranks must know to meet."""
+        return EngineSettings(
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            kv_cache_dtype=self.kv_cache_dtype,
+            tp=self.tp,
+            rank=self.rank,
+            master=self.master,
+            master_port=self.master_port,
+            rank_timeout=self.rank_timeout,
+        )
 
 
 def show(report: "CheckReport") -> None:

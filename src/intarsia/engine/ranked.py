@@ -24,8 +24,10 @@ from intarsia.core.errors import IntarsiaError
 from intarsia.engine.engine import Engine
 from intarsia.engine.errors import RequestError
 from intarsia.engine.events import Event, Handle, OnEvent
-from intarsia.engine.lanes.costs import MeasuredCosts
+from intarsia.engine.lanes.costs import Costs, MeasuredCosts
+from intarsia.engine.lanes.guesser import GuessSource
 from intarsia.engine.lanes.lane import Lane
+from intarsia.engine.loop import Watch
 from intarsia.engine.requests import Grammar, Penalties, Request, Thinking
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.text.reply import Pieces
@@ -76,10 +78,23 @@ class RankedEngine(Engine):
         end_ids: Collection[int] = (),
         pieces: Pieces | None = None,
         grammars: Grammars | None = None,
+        costs: Costs | None = None,
+        source: GuessSource | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """`store` is the key-value store the ranks met at; without `grammars` requests have none."""
-        # Costs that are never measured: equal on all ranks.
-        super().__init__(model, settings, end_ids=end_ids, pieces=pieces, costs=MeasuredCosts())
+        """`store` is the key-value store the ranks met at; without `grammars` requests have none. The last
+        three are `Engine`'s; `costs` and `source` must do the same on all ranks.
+        """
+        super().__init__(
+            model,
+            settings,
+            end_ids=end_ids,
+            pieces=pieces,
+            # Costs that are never measured: equal on all ranks.
+            costs=costs or MeasuredCosts(),
+            source=source,
+            watch=watch,
+        )
         self._group = group
         self._store = store
         self._number = 0

@@ -3,6 +3,7 @@
 from intarsia.evidence.checks.concurrent import check_lanes_concurrent
 from intarsia.evidence.checks.cover import check_lanes_cover
 from intarsia.evidence.checks.coverage import Cell, CheckReport, Coverage
+from intarsia.evidence.checks.ranks import run_check
 from intarsia.evidence.checks.shared import check_shared
 
 CHECKS = {
@@ -19,4 +20,5 @@ __all__ = [
     "check_lanes_concurrent",
     "check_lanes_cover",
     "check_shared",
+    "run_check",
 ]

@@ -11,10 +11,13 @@ from intarsia.engine.events import Event, Finished, Handle, Tokens
 from intarsia.engine.generate import Generation
 from intarsia.engine.lanes.guesser import GuessSource
 from intarsia.engine.loop import Watch
+from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.requests import Request
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.settings import StreamSettings
 from intarsia.evidence.checks.coverage import Coverage
+from intarsia.evidence.checks.ranks import LockstepEngine, PrefixedStore
+from intarsia.groups.exchanging import RankGroup
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 GREEDY = SamplingSettings()
@@ -83,6 +86,8 @@ class Bench:
             kept_apart=64,
         )
         self._truths: dict[tuple[tuple[int, ...], SamplingSettings], list[int]] = {}
+        self._group = model.group if isinstance(model.group, RankGroup) else None
+        self._served = 0
         self._runner = ModelRunner(model, window=self.window, max_drafts=0, page=PAGE)
 
     def prompt(self, seed: int, length: int) -> tuple[int, ...]:
@@ -94,9 +99,40 @@ class Bench:
     def engine(
         self, source: GuessSource | None = None, watch: Watch | None = None, **changes: object
     ) -> Engine:
-        """An engine with changed settings that guesses whenever it can."""
+        """An engine with changed settings that guesses whenever it can. Of several ranks each drives its own,
+        in lockstep with the others.
+        """
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
-        return Engine(self.model, settings, costs=AlwaysPays(), source=source, watch=watch)
+        if self._group is None:
+            return Engine(self.model, settings, costs=AlwaysPays(), source=source, watch=watch)
+        return LockstepEngine(
+            self.model,
+            settings,
+            self._group,
+            self._group.store,
+            costs=AlwaysPays(),
+            source=source,
+            watch=watch,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """True where requests are taken: alone, and on rank 0."""
+        return self._group is None or self._group.rank == 0
+
+    def serving(self, watch: Watch | None = None, **changes: object) -> Engine:
+        """The same to serve with a thread: of several ranks as a service does, followers and all."""
+        if self._group is None:
+            return self.engine(None, watch, **changes)
+        settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        self._served += 1
+        store = PrefixedStore(self._group.store, f"check/{self._served}/")
+        return RankedEngine(self.model, settings, self._group, store, costs=AlwaysPays(), watch=watch)
+
+    def follow(self, engine: Engine) -> None:
+        """On a rank that does not lead: do rank 0's steps until its engine is closed."""
+        if isinstance(engine, RankedEngine):
+            engine.follow()
 
     def submit(self, engine: Engine, request: Request) -> Reader:
         """Submit a request."""

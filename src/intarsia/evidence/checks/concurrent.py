@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Sequence
 
+from intarsia.engine.engine import Engine
 from intarsia.engine.requests import Request
 from intarsia.evidence.checks.bench import GREEDY, SAMPLED, SEEDED, Bench, Reader
 from intarsia.evidence.checks.coverage import CheckReport, Coverage
@@ -44,10 +45,7 @@ def _round(bench: Bench, streams: int, arrival: str, rng: random.Random) -> None
     def watch(parts: Sequence[object]) -> None:
         coverage.took("at once", max(len(parts), len(engine.loop.running)))
 
-    engine = bench.engine(streams=streams, watch=watch)
-    if arrival == "staggered":
-        engine.start()
-    readers = []
+    requests = []
     for index in range(streams + 1):
         sampling = rng.choice(tuple(SAMPLINGS))
         coverage.took("sampling", sampling)
@@ -57,17 +55,35 @@ def _round(bench: Bench, streams: int, arrival: str, rng: random.Random) -> None
             max_tokens=rng.choice((4, 12, 24)),
             sampling=SAMPLINGS[sampling],
         )
+        requests.append((request, rng.random() * LONGEST_PAUSE))
+    engine = bench.serving(streams=streams, watch=watch)
+    if not bench.leads:
+        bench.follow(engine)
+        for request, _ in requests:
+            bench.truth(request)  # every rank has a part in it
+    else:
+        readers = _served(engine, requests, arrival)
+        engine.close(timeout=PATIENCE)
+        for reader in readers:
+            bench.check(reader)
+            if reader.finished is not None:
+                coverage.took("ended", reader.finished.reason)
+    bench.check_clean(engine, f"{streams} streams {arrival}")
+
+
+def _served(engine: Engine, requests: Sequence[tuple[Request, float]], arrival: str) -> list[Reader]:
+    """Submit requests with their pauses, the last one being cancelled, or all at once; wait for all."""
+    readers = []
+    if arrival == "staggered":
+        engine.start()
+    for request, pause in requests:
         readers.append(Reader(request, engine.submit(request)))
         if arrival == "staggered":
-            time.sleep(rng.random() * LONGEST_PAUSE)
+            time.sleep(pause)
     if arrival == "staggered":
         readers[-1].cancel()
     else:
         engine.start()
     for reader in readers:
         reader.read()
-        bench.check(reader)
-        if reader.finished is not None:
-            coverage.took("ended", reader.finished.reason)
-    engine.close(timeout=PATIENCE)
-    bench.check_clean(engine, f"{streams} streams {arrival}")
+    return readers
