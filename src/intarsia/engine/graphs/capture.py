@@ -10,8 +10,9 @@ from intarsia.kernels.looks import looks
 
 T = TypeVar("T")
 Run = Callable[[], T]
-BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Row counts of captured steps. The kernels of a GPU multiply eight rows at a time."""
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Row counts of captured steps. Matrices are multiplied with eight rows at a time, but experts, states and
+attention cost what there are: of one row padded to eight, a layer's experts take a fifth longer."""
 
 
 class Recorder(Protocol):
