@@ -6,20 +6,28 @@ from torch import Tensor
 
 from intarsia import formats
 from intarsia.kernels import choice, device
-from intarsia.kernels.mla import IndexKeys, Latents, encode_latents, enter_rows, entry, products, reference
+from intarsia.kernels.mla import encode_latents, entry, products, reference
 from intarsia.kernels.mla import launch as mla
-from intarsia.kernels.norm import launch as norm
-from intarsia.kernels.norm import reference as norm_reference
-from intarsia.kernels.rows import Piece, Rows, rows_of
-from tests.kernels.steps import page_table
+from intarsia.kernels.rows import Rows
+from tests.kernels.latent_cases import (
+    COUNTS,
+    HEADS,
+    KEY,
+    LATENT,
+    PAGE,
+    SLOTS,
+    VALUE,
+    cache_of,
+    caches,
+    entering,
+    exact,
+    gpu,
+    selection,
+    step,
+)
 
 pytestmark = pytest.mark.gpu
 
-HEADS, KEY, VALUE, LATENT, QUERY, WIDTH = 64, 256, 256, 512, 1536, 128
-PAGE, GROUP, SLOTS = 512, 4, 2051
-STREAMS, WINDOW = 4, 12
-COUNTS = [*range(1, 18), 32, 64]
-DTYPES = (torch.bfloat16, torch.float32)
 KERNELS = [("gluon", torch.bfloat16), ("triton", torch.bfloat16), ("triton", torch.float32)]
 
 
@@ -35,54 +43,6 @@ def poisoned_memory():
     if torch.cuda.is_available():
         torch.full((256 << 20,), torch.nan, device="cuda")
         torch.cuda.synchronize()
-
-
-def gpu(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda")
-
-
-def table() -> Tensor:
-    order = torch.randperm(STREAMS * WINDOW, generator=torch.Generator().manual_seed(1)).tolist()
-    return page_table(STREAMS, WINDOW, order).cuda()
-
-
-def step(*parts: tuple[int, int, int, bool]) -> Rows:
-    """Rows of parts (stream, position, count, recurrent)."""
-    return rows_of([Piece(stream, at, [0] * n, form) for stream, at, n, form in parts], table())
-
-
-def cache_of(dtype: torch.dtype, latent: int = LATENT) -> Tensor:
-    """Latents of every page, NaN in the null page."""
-    cache = gpu(STREAMS * WINDOW + 1, PAGE, latent, seed=2).to(dtype)
-    cache[-1] = torch.nan
-    return cache
-
-
-def selection(rows: Rows, slots: int = SLOTS, group: int = GROUP) -> Tensor:
-    """As the indexer makes it: pools at random, rising, none in the middle, then the unfinished pool."""
-    generator = torch.Generator().manual_seed(3)
-    top = slots - group + 1
-    selected = torch.full((rows.tokens.shape[0], slots), -1, dtype=torch.int32)
-    for row, position in enumerate(rows.positions.tolist()):
-        pools = (position + 1) // group
-        kept = torch.randperm(pools, generator=generator)[: top // group].sort().values
-        tokens = (kept.unsqueeze(1) * group + torch.arange(group)).flatten()
-        selected[row, : len(tokens)] = tokens.int()
-        for j in range(position + 1 - pools * group):
-            selected[row, top + j] = pools * group + j
-    return selected.cuda()
-
-
-def exact(q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float) -> Tensor:
-    """In float64; padding rows are zero."""
-    out = torch.zeros(q.shape, dtype=torch.float64, device="cuda")
-    for row in range(int(rows.starts[-1])):
-        chosen = selected[row][selected[row] >= 0].long()
-        if len(chosen):
-            pages = rows.page_table[rows.streams[row].long(), chosen // PAGE].long()
-            latents = cache[pages, chosen % PAGE].double()
-            out[row] = torch.softmax(q[row].double() @ latents.T * scale, -1) @ latents
-    return out
 
 
 MIXED = ((0, 99, 1, True), (1, 2049, 4, True), (2, 0, 1, True), (3, 5000, 3, True))
@@ -224,105 +184,6 @@ def test_products_with_key_and_value_rows(heads, key, value, latent, stored, dty
         if not torch.equal(products.expand(latents[:count], kv_b, key, value), expanded[:count]):
             wrong.append(("expand", count))
     assert not wrong
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [80, 512, 4096])
-def test_norms(width, dtype):
-    x, weight, bias = (
-        gpu(1024, width + 8, seed=1).to(dtype)[:, 3 : width + 3],
-        gpu(width, seed=2),
-        gpu(width, seed=3),
-    )
-    for shift in (None, bias):
-        out = torch.full((1024, width), torch.nan, dtype=dtype, device="cuda")
-        norm.launch(x, weight, shift, 1e-5, out)
-        if shift is None:
-            expected = norm_reference.rms_norm(x.double(), weight.double(), 1e-5)
-        else:
-            expected = torch.nn.functional.layer_norm(
-                x.double(), (width,), weight.double(), shift.double(), 1e-5
-            )
-        limit = 1e-6 if dtype == torch.float32 else 4e-3
-        torch.testing.assert_close(out.double(), expected, rtol=limit, atol=limit)
-        assert all(torch.equal(norm.launch(x[:n], weight, shift, 1e-5), out[:n]) for n in COUNTS)
-
-
-def caches(dtype: torch.dtype, scaled: bool) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    pages = STREAMS * WINDOW + 1
-    latents = torch.full((pages, PAGE, LATENT), 7.0, device="cuda").to(
-        torch.float8_e4m3fn if scaled else dtype
-    )
-    scales = torch.full((pages, PAGE), 7.0, device="cuda") if scaled else None
-    tail = gpu(STREAMS, 11, 2 * WIDTH, seed=9).to(dtype)
-    pooled = torch.full((pages, PAGE // GROUP, WIDTH), 7.0, device="cuda").to(dtype)
-    return latents, scales, tail, pooled
-
-
-def entering(rows: Rows, state, dtype: torch.dtype) -> tuple[Latents, IndexKeys]:
-    """Raw rows of one long sequence a stream, so that pieces of it can be compared with the whole."""
-    index = (rows.streams.clamp(min=0) * 7000 + rows.positions).long()
-    stack = gpu(4 * 7000, QUERY + LATENT + 2 * WIDTH, seed=1).to(dtype)[index]
-    query, latent, keys, gates = stack.split([QUERY, LATENT, WIDTH, WIDTH], -1)
-    weights = [gpu(size, seed=size) for size in (QUERY, LATENT, WIDTH)]
-    bias, ape = gpu(WIDTH, seed=5), gpu(GROUP, WIDTH, seed=6)
-    latents = Latents(query, latent, weights[0], weights[1], 1e-5, state[0], state[1])
-    return latents, IndexKeys(keys, gates, weights[2], bias, 1e-6, ape, state[2], state[3])
-
-
-def run_entry(rows: Rows, state, dtype: torch.dtype, run=entry.launch) -> Tensor:
-    return run(*entering(rows, state, dtype), rows)
-
-
-def by_reference(latents: Latents, keys: IndexKeys, rows: Rows) -> Tensor:
-    with choice.forced("reference"):
-        return enter_rows(latents, keys, rows)
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_enter_their_caches(dtype, scaled):
-    rows = step((2, 61, 8, True), (0, 5, 1, True), (1, 0, 0, True), (1, 510, 700, False), (3, 1023, 2, False))
-    (ours, state), (expected, other) = (
-        (run_entry(rows, state, dtype, run), state)
-        for run, state in ((entry.launch, caches(dtype, scaled)), (by_reference, caches(dtype, scaled)))
-    )
-    limit = 1e-5 if dtype == torch.float32 else 1e-2
-    real = int(rows.starts[-1])
-    torch.testing.assert_close(ours[:real].float(), expected[:real].float(), rtol=limit, atol=limit)
-    assert ours.isfinite().all()
-    for name, got, wanted in zip(("latents", "scales", "tail", "pooled"), state, other, strict=True):
-        if got is None:
-            continue
-        if name == "latents" and scaled:
-            # Rounding of a norm may send a value to the next code, and a row to the next power of two.
-            got, wanted = got.float() * state[1].unsqueeze(-1), wanted.float() * other[1].unsqueeze(-1)
-            torch.testing.assert_close(got, wanted, rtol=0.13, atol=0.1)
-        elif name == "scales":
-            assert ((got / wanted).log2().abs() <= 1).all()
-            assert (got != wanted).sum() <= 3
-        else:
-            torch.testing.assert_close(got.float(), wanted.float(), rtol=limit, atol=limit)
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("counts", [(1,) * 61, (3, 1, 7, 2, 48), (8, 8, 8, 8, 8, 8, 8, 5)])
-def test_entering_in_pieces_leaves_the_same_bits(counts, scaled):
-    state, other = caches(torch.bfloat16, scaled), caches(torch.bfloat16, scaled)
-    whole = run_entry(step((1, 0, 61, False)), state, torch.bfloat16)
-    begin = 0
-    for count in counts:
-        rows = step((0, 100, 3, True), (1, begin, count, count <= 8), (2, 10, 5, False))
-        rows = rows if count <= 8 else step((0, 100, 3, True), (1, begin, count, False))
-        at = 3
-        got = run_entry(rows, other, torch.bfloat16)
-        assert torch.equal(got[at : at + count], whole[begin : begin + count])
-        begin += count
-    mine = table()[1].long()
-    for name, one, two in zip(("latents", "scales", "tail", "pooled"), state, other, strict=True):
-        if one is not None:
-            pick = 1 if name == "tail" else mine
-            assert torch.equal(one[pick].float(), two[pick].float()), name
 
 
 def test_a_captured_graph_gives_the_eager_bits_for_other_rows():
