@@ -1,5 +1,6 @@
 """What a rank holds is the stored bytes of its part: cut from the whole, joined again, converted or not."""
 
+import msgspec
 import pytest
 import torch
 
@@ -14,9 +15,12 @@ from intarsia.loading.arrange import arrange
 from intarsia.loading.errors import LoadError
 from intarsia.loading.export import convert
 from intarsia.loading.shares import share_of
-from intarsia.loading.weights import load_weights
+from intarsia.loading.staging import Staging
+from intarsia.loading.weights import Loader, load_weights
 from intarsia.planning.plan import plan
+from intarsia.selection.manifest import Manifest, ScalePolicy, Section
 from intarsia.selection.recipes import apply_recipe
+from intarsia.selection.resolve import resolve
 from intarsia.selection.source import source_of
 from tests.synthetic import tiny_config, write_source
 
@@ -103,6 +107,73 @@ def test_converting_while_loading_gives_the_bytes_of_a_converted_checkpoint(narr
                 other = stored[name][suffix] if suffix else stored[name]
                 same = tensor.contiguous().view(-1).view(torch.uint8), other.view(-1).view(torch.uint8)
                 assert torch.equal(*same), f"{name} {suffix}"
+
+
+def in_one_format(source, name):
+    """The recipe's targets, all in one format."""
+    manifest = apply_recipe("fp4-local", source_of(source))
+
+    def changed(section):
+        targets = dict.fromkeys(section.targets, name)
+        return msgspec.structs.replace(section, targets=targets, scales=ScalePolicy())
+
+    return msgspec.structs.replace(manifest, main=changed(manifest.main), draft=changed(manifest.draft))
+
+
+FORMATS = ["MXFP8", "MXFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "W4A16_NVFP4"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_encoded_in_windows_as_in_the_whole(narrow, tmp_path, name):
+    manifest = in_one_format(narrow, name)
+    converted = open_checkpoint(convert(narrow.path, tmp_path / "out", manifest=manifest).path)
+    for rank in (1, 2):
+        stored = load_weights(converted, rank=rank, ranks=3)
+        for budget in (None, 1 << 18):  # some rows at a time as well
+            for key, weight in load_weights(
+                narrow, manifest=manifest, rank=rank, ranks=3, budget=budget
+            ).items():
+                assert_same_bytes(key, weight, stored[key])
+
+
+def assert_same_bytes(name, weight, other):
+    for suffix, tensor in weight.items() if isinstance(weight, Stored) else [("", weight)]:
+        held = other[suffix] if suffix else other
+        same = tensor.contiguous().view(-1).view(torch.uint8), held.contiguous().view(-1).view(torch.uint8)
+        assert torch.equal(*same), f"{name} {suffix}"
+
+
+def test_a_source_in_blocks_is_decoded_and_encoded_in_windows(mixed, tmp_path):
+    name = "model.language_model.layers.3.mlp.shared_experts"
+    targets = {f"{name}.{part}_proj": "MXFP8" for part in ("gate", "up", "down")}
+    main = Section(targets=targets, requantize=list(targets))
+    manifest = Manifest(schema="intarsia.manifest/1", main=main)
+    out = convert(mixed.path, tmp_path / "out", manifest=manifest)
+    for rank in range(3):
+        stored = load_weights(out, rank=rank, ranks=3)
+        held = load_weights(mixed, manifest=manifest, rank=rank, ranks=3)
+        for key in ("layers.3.mlp.shared_experts.gate_up", "layers.3.mlp.shared_experts.down"):
+            assert held[key].format == "MXFP8"
+            assert_same_bytes(key, held[key], stored[key])
+
+
+def test_a_rank_asks_for_the_rows_of_its_own_blocks(narrow):
+    plan = arrange(narrow, resolve(in_one_format(narrow, "FP8_PB_WO"), source_of(narrow)))
+    name = "model.language_model.layers.3.mlp.shared_experts.gate_proj.weight"
+    asked = []
+    for rank in range(3):
+        share = share_of(plan, rank, 3)
+        with narrow.reader() as reader:
+            loader = Loader(share, Staging(reader, torch.device("cpu")), Uncounted())
+            row = narrow.tensors[name].nbytes // 192
+            asked += [(s.begin // row, s.end // row) for s in loader.spans() if s.entry.name == name]
+    # 64 rows each, and the whole blocks of 128 that they lie in
+    assert asked == [(0, 128), (0, 128), (128, 192)]
+
+
+class Uncounted:
+    def advance(self, count):
+        pass
 
 
 def test_every_weight_that_cannot_be_cut_is_named(mixed):

@@ -1,7 +1,8 @@
 """Encoding matrices as they are read: some rows at a time, straight to where they stay.
 
 Encoding is a pure function of a matrix (and, under a shared global scale, of the others that share it), so
-cutting the work into rows changes no byte.
+cutting the work into rows changes no byte. Of a rank's share only the window around it is encoded, and read
+too where no number has to be known of the whole matrix.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from intarsia.loading.ledger import Ledger
 from intarsia.loading.sinks import Sink
 from intarsia.loading.sources import SIDE, MatrixSource
 from intarsia.loading.staging import Staging
+from intarsia.loading.window import Window, whole
 from intarsia.planning.items import needs_largest, unit_key
 from intarsia.planning.order import element_bytes
 from intarsia.planning.working import Step, Working
@@ -53,20 +55,25 @@ class Converter:
         # On a GPU every look at a value would wait until it has done all it was told.
         self.deferring = staging.device.type != "cpu"
 
-    def spans(self, targets: Iterable[Target], known: set[str]) -> Iterator[Span]:
-        """What `convert` reads for jobs of `targets`, in order; plain matrices only.
+    def spans(self, parts: Iterable[tuple[Target, Window | None]], known: set[str]) -> Iterator[Span]:
+        """What `convert` reads for jobs of targets into windows of them, in order; plain matrices only.
 
         `known` remembers from call to call which largest magnitudes have been found.
         """
-        for key, unit in _together((target, target) for target in targets).items():
+        for key, unit in _together(parts).items():
             members = [target for target, _ in unit]
-            if not self._holds(key, members) and needs_largest(members[0].format) and key not in known:
+            if self._holds(key, members):
+                unit = [(target, None) for target in members]
+            elif needs_largest(members[0].format) and key not in known:
                 known.add(key)
-                members = self._units[key] + members
-            for target in members:
+                unit = [(target, None) for target in self._units[key]] + unit
+            for target, window in unit:
                 module = self._modules[target.module]
                 if module.format is None:
-                    yield self._staging.span(module.tensors["weight"], None)
+                    entry = module.tensors["weight"]
+                    rows = window.rows if window is not None else range(entry.shape[0])
+                    row = entry.nbytes // entry.shape[0]
+                    yield Span(entry, rows.start * row, rows.stop * row)
 
     def convert(self, jobs: Iterable[Job]) -> None:
         """Encodes matrices into their sinks, those that share a global scale together.
@@ -140,23 +147,27 @@ class Converter:
         rows: int,
         largest: torch.Tensor | None,
     ) -> None:
-        for first in range(0, source.rows, rows):
-            part = source.read(range(first, min(first + rows, source.rows)))
+        window = sink.window or whole((source.rows, source.columns))
+        begin, end, columns = window.rows.start, window.rows.stop, window.columns
+        for first in range(begin, end, rows):
+            part = source.read(range(first, min(first + rows, end)))
+            if len(columns) < source.columns:
+                part = part[:, columns.start : columns.stop].contiguous()
             problem: IntarsiaError | None = None
             try:
                 stored = encode(target.format, part, amax=largest)
             except IntarsiaError as error:
                 problem = error
             if problem is not None:
-                self._check(target, part, first)
+                self._check(target, part, first, columns.start)
                 raise _refused(target, problem)
             for suffix, tensor in stored.tensors.items():
                 if tensor.ndim == 0:
-                    if first == 0:
+                    if first == begin:
                         sink.put(suffix, 0, tensor)
                     continue
                 blocks = target.format == "FP8_PB_WO" and suffix != "weight"
-                sink.put(suffix, first // SIDE if blocks else first, tensor)
+                sink.put(suffix, (first - begin) // SIDE if blocks else first - begin, tensor)
 
     def _largest_of(self, target: Target) -> torch.Tensor:
         """The largest magnitude of a matrix that is not kept: reads all of it."""
@@ -166,8 +177,10 @@ class Converter:
             for first in range(0, source.rows, step.rows)
         )
 
-    def _check(self, target: Target, part: torch.Tensor, first: int) -> torch.Tensor:
-        """The largest magnitude of rows from `first` on; raises ConvertError for one that is not finite."""
+    def _check(self, target: Target, part: torch.Tensor, first: int, left: int = 0) -> torch.Tensor:
+        """The largest magnitude of rows from `first` on, and of columns from `left` on; raises ConvertError
+        for one that is not finite.
+        """
         low, high = part.aminmax()
         largest = torch.maximum(low.abs(), high.abs()).float()
         fine = torch.isfinite(largest)
@@ -175,7 +188,7 @@ class Converter:
             row, column = torch.nonzero(~torch.isfinite(part))[0].tolist()
             raise ConvertError(
                 target.module,
-                found=f"{float(part[row, column])} at row {first + row}, column {column}",
+                found=f"{float(part[row, column])} at row {first + row}, column {left + column}",
                 expected=f"finite values for {target.format}",
                 action="repair the source",
             )
@@ -202,7 +215,7 @@ class _Held:
     """A matrix in memory, read like one that is not."""
 
     def __init__(self, source: MatrixSource, weight: torch.Tensor) -> None:
-        self.rows = source.rows
+        self.rows, self.columns = source.rows, source.columns
         self.weight = weight
 
     def read(self, rows: range) -> torch.Tensor:

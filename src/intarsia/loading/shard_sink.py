@@ -10,7 +10,9 @@ from intarsia.selection.resolve import Target
 
 
 class ShardSink:
-    """The sink of one matrix. Only scales for a codec are held, a byte for sixteen elements."""
+    """The sink of one whole matrix. Only scales for a codec are held, a byte for sixteen elements."""
+
+    window = None
 
     def __init__(self, shard: StreamedShard, target: Target, layout: dict[str, TensorSpec]) -> None:
         self._shard = shard

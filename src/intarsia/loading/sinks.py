@@ -6,10 +6,15 @@ from typing import Protocol
 import torch
 
 from intarsia.loading.layout import Region
+from intarsia.loading.window import Window
 
 
 class Sink(Protocol):
     """Takes the encoded tensors of one matrix, rows in order."""
+
+    @property
+    def window(self) -> Window | None:
+        """The part of the matrix that it takes, whose first entries are 0 to it; None: all of it."""
 
     def put(self, suffix: str, row: int, part: torch.Tensor) -> None:
         """`part` is entries `row` and on of the tensor `suffix`; one without rows comes once, as row 0."""
@@ -18,12 +23,17 @@ class Sink(Protocol):
 class Place:
     """The final tensors of a matrix by suffix, as views of whatever they are a part of.
 
-    With `regions` they hold that part of the matrix, and what lies outside is dropped.
+    With `regions` they hold that part of the matrix, and what lies outside is dropped; with a `window` the
+    regions are counted from where that begins.
     """
 
     def __init__(
-        self, views: Mapping[str, torch.Tensor], regions: Mapping[str, Region] | None = None
+        self,
+        views: Mapping[str, torch.Tensor],
+        regions: Mapping[str, Region] | None = None,
+        window: Window | None = None,
     ) -> None:
+        self.window = window
         self._views = views
         self._regions = regions
 

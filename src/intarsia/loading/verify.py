@@ -148,6 +148,8 @@ class _Quiet:
 class _Compare:
     """A sink that keeps nothing: it holds encoded rows against stored ones, one violation a module."""
 
+    window = None
+
     def __init__(self, target: Target, module: Module, reader: Reader, found: list[Violation]) -> None:
         self._target = target
         self._module = module

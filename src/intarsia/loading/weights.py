@@ -27,6 +27,7 @@ from intarsia.loading.receipts import run_receipt, weight_hashes
 from intarsia.loading.shares import share_of
 from intarsia.loading.sinks import Place
 from intarsia.loading.staging import Staging
+from intarsia.loading.window import Window, window_of, within
 from intarsia.selection.manifest import Manifest
 from intarsia.selection.resolve import resolve
 from intarsia.selection.source import source_of
@@ -59,8 +60,9 @@ def load_weights(
     names a file for the hashes of all tensors, the seconds of each phase, and predicted and measured memory.
 
     With `ranks` above one only the share of `rank` is read and kept: the bytes of that part of the whole
-    (see `shares`). What is encoded on the way is encoded whole, band by band, and cut. `on_weight` is told
-    the name of every weight before it is loaded.
+    (see `shares`). Of what is encoded on the way a rank encodes its own blocks (see `window`), and reads no
+    more rows than those unless a scale for the whole matrix asks for all; what cannot be encoded in another
+    rank's share is that rank's to refuse. `on_weight` is told the name of every weight before it is loaded.
 
     Raises what `arrange` and `share_of` raise and SelectionError before a weight is read; BudgetError;
     ConvertError for a weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
@@ -146,7 +148,8 @@ class Loader:
                 for entry in piece.entries:
                     yield self._staging.span(entry, region)
             if self._converter is not None:
-                yield from self._converter.spans((item.target for item in arranged.conversions), known)
+                parts = [(item.target, self._window(arranged, item)) for item in arranged.conversions]
+                yield from self._converter.spans(parts, known)
 
     def load(self, arranged: Arranged) -> Weight:
         """One weight: its tensors are allocated once, at their final size, and filled in place."""
@@ -190,9 +193,20 @@ class Loader:
             tensors[suffix].copy_(values)
         if self._converter is not None and arranged.conversions:
             self._converter.convert(
-                (conversion.target, Place(_views(tensors, arranged, conversion), arranged.regions))
+                (conversion.target, self._place(tensors, arranged, conversion))
                 for conversion in arranged.conversions
             )
+
+    def _window(self, arranged: Arranged, conversion: Conversion) -> Window:
+        module = self._plan.modules[conversion.target.module]
+        return window_of(conversion.target.format, module.format, module.shape or (0, 0), arranged.regions)
+
+    def _place(self, tensors: dict[str, torch.Tensor], arranged: Arranged, conversion: Conversion) -> Place:
+        """Where the share of one matrix goes."""
+        window = self._window(arranged, conversion)
+        shape = self._plan.modules[conversion.target.module].shape or (0, 0)
+        regions = within(conversion.target.format, arranged.regions, window, shape)
+        return Place(_views(tensors, arranged, conversion), regions, window)
 
 
 def _views(
