@@ -56,6 +56,7 @@ def site(
 
     The streams and what is pending but for its `y` are not from the launch right before this one.
     """
+    from intarsia.kernels.hyper_connection import triton_collect
     from intarsia.kernels.hyper_connection import triton_site as kernels
 
     rows, _, width = streams.shape
@@ -92,7 +93,7 @@ def site(
             **(_UPDATE_OPTIONS if weights.fn.dtype == torch.bfloat16 else {}),
             **_overlap(),
         )
-        kernels.collect_rows[(rows + -(-rows // _SPREAD_ROWS),)](
+        triton_collect.collect_rows[(rows + -(-rows // _SPREAD_ROWS),)](
             after,
             after.stride(0),
             after.stride(1),

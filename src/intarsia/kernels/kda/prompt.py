@@ -1,5 +1,7 @@
 """Launches of the prompt form, and when its kernels can run."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -56,22 +58,39 @@ def launch(
     """The prompt segments of a step into `out` [R, H D]; padding rows become zero, others are left alone."""
     segments = rows.starts.shape[0] - 1 - rows.recurrent_segments
     bound = chunk_bound(out.shape[0], segments)
-    room = _Room(min(bound, CHUNKS_AT_ONCE), cache, out.device)
     with on_device_of(out):
+        room = _Room(min(bound, CHUNKS_AT_ONCE), cache, out.device)
         for first in range(0, bound, CHUNKS_AT_ONCE):
-            count = min(CHUNKS_AT_ONCE, bound - first)
-            _launch(name, projected, parameters, cache, rows, out, room, (segments, first, count))
+            some = _Some(segments, first, min(CHUNKS_AT_ONCE, bound - first))
+            _launch_terms(name, projected, parameters, cache, rows, room, some)
+            _launch_states(projected, cache, rows, room, some)
+            _launch_reads(projected, parameters, rows, out, room, some)
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """Prompt segments, and which of their chunks run at once."""
+
+    segments: int
+    first: int
+    count: int
+
+    @property
+    def places(self) -> int:
+        """Room for the segments in a kernel: a power of two."""
+        return 1 << (self.segments - 1).bit_length()
 
 
 class _Room:
     """What the kernels hand to each other, for `chunks` chunks of every head."""
 
     def __init__(self, chunks: int, cache: Cache, device: torch.device) -> None:
-        heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
+        self.heads, self.width = cache.memory.shape[-3], cache.memory.shape[-1]
+        width = self.width
         part = torch.float32 if interpreting() else torch.bfloat16
 
         def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.empty(chunks, heads, *shape, dtype=dtype, device=device)
+            return torch.empty(chunks, self.heads, *shape, dtype=dtype, device=device)
 
         def parts(*shape: int) -> tuple[Tensor, Tensor]:
             return numbers(*shape, dtype=part), numbers(*shape, dtype=part)
@@ -83,42 +102,42 @@ class _Room:
         self.table = torch.empty(chunks, _ENTRY, dtype=torch.int32, device=device)
 
 
-def _launch(
+def _launch_terms(
     name: str,
     projected: Projected,
     parameters: Parameters,
     cache: Cache,
     rows: Rows,
-    out: Tensor,
     room: _Room,
-    which: tuple[int, int, int],
+    some: _Some,
 ) -> None:
-    """The kernels over the chunks that `which` names: prompt segments, first chunk, chunks."""
-    from intarsia.kernels.kda import triton_carry, triton_chunk, triton_parts
+    """Where chunks lie, and what each contributes whatever the state before it."""
+    from intarsia.kernels.kda import triton_chunk, triton_parts
 
-    segments, first, count = which
-    heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
-    ring = cache.window.shape[1]
-    several = 1 << (segments - 1).bit_length()
-    values = min(_VALUES, width)
-    taps = parameters.taps.contiguous()
-    chunks = (rows.recurrent_segments, segments, first)
-    triton_parts.plan_chunks[(count,)](
-        rows.starts, rows.positions, room.table, *chunks, SEGMENTS=several, ENTRY=_ENTRY, num_warps=1
+    triton_parts.plan_chunks[(some.count,)](
+        rows.starts,
+        rows.positions,
+        room.table,
+        rows.recurrent_segments,
+        some.segments,
+        some.first,
+        SEGMENTS=some.places,
+        ENTRY=_ENTRY,
+        num_warps=1,
     )
+    raw = (projected.raw, projected.raw.stride(0))
+    beta = (projected.beta, projected.beta.stride(0))
+    taps = parameters.taps.contiguous()
+    where = (cache.window, rows.streams, room.table)
     products = (
-        projected.raw,
-        projected.raw.stride(0),
+        *raw,
         projected.decay,
         projected.decay.stride(0),
-        projected.beta,
-        projected.beta.stride(0),
+        *beta,
         taps,
         parameters.a_log,
         parameters.dt_bias,
-        cache.window,
-        rows.streams,
-        room.table,
+        *where,
         room.lower,
         room.ends,
         *room.w,
@@ -128,33 +147,27 @@ def _launch(
         room.keep,
         *room.change,
         float(parameters.lower_bound),
-        width**-0.5,
+        room.width**-0.5,
         UNIT_EPS,
     )
-    solve = (
-        projected.raw,
-        projected.raw.stride(0),
-        projected.beta,
-        projected.beta.stride(0),
-        taps,
-        cache.window,
-        rows.streams,
-        room.table,
-        room.lower,
-        room.ends,
-        room.u,
-        *room.w,
-    )
-    grid, shape = (heads, count), {"H": heads, "RING": ring}
+    solve = (*raw, *beta, taps, *where, room.lower, room.ends, room.u, *room.w)
+    grid, shape = (room.heads, some.count), {"H": room.heads, "RING": cache.window.shape[1]}
     if name == GLUON:
         from intarsia.kernels.kda import gluon_chunk, gluon_solve
 
         gluon_chunk.decayed_products[grid](*products, **shape, num_warps=_CHUNK_WARPS, **_PRODUCT_OPTIONS)
         gluon_solve.solve_chunk[grid](*solve, **shape, num_warps=_CHUNK_WARPS, **_SOLVE_OPTIONS)
     else:
-        triton_chunk.decayed_products[grid](*products, **shape, D=width, num_warps=_CHUNK_WARPS)
-        triton_chunk.solve_chunk[grid](*solve, **shape, D=width, num_warps=_CHUNK_WARPS)
-    triton_carry.carry_state[(heads * width // values, segments)](
+        triton_chunk.decayed_products[grid](*products, **shape, D=room.width, num_warps=_CHUNK_WARPS)
+        triton_chunk.solve_chunk[grid](*solve, **shape, D=room.width, num_warps=_CHUNK_WARPS)
+
+
+def _launch_states(projected: Projected, cache: Cache, rows: Rows, room: _Room, some: _Some) -> None:
+    """The states before the chunks and after the last, and the rings of raw columns."""
+    from intarsia.kernels.kda import triton_carry
+
+    values, ring = min(_VALUES, room.width), cache.window.shape[1]
+    triton_carry.carry_state[(room.heads * room.width // values, some.segments)](
         projected.raw,
         projected.raw.stride(0),
         room.u,
@@ -169,19 +182,29 @@ def _launch(
         rows.starts,
         rows.streams,
         rows.positions,
-        *chunks,
-        count,
-        H=heads,
-        D=width,
+        rows.recurrent_segments,
+        some.segments,
+        some.first,
+        some.count,
+        H=room.heads,
+        D=room.width,
         VALUES=values,
         COPIES=cache.memory.shape[1],
         RING=ring,
         SLOTS=1 << (ring - 1).bit_length(),
-        SEGMENTS=several,
+        SEGMENTS=some.places,
         STAGES=0 if interpreting() else _CARRY_STAGES,  # the interpreter has no loop up to a tensor
         num_warps=_CARRY_WARPS,
     )
-    triton_carry.read_chunks[(heads, count)](
+
+
+def _launch_reads(
+    projected: Projected, parameters: Parameters, rows: Rows, out: Tensor, room: _Room, some: _Some
+) -> None:
+    """What the rows read, normed and gated."""
+    from intarsia.kernels.kda import triton_carry
+
+    triton_carry.read_chunks[(room.heads, some.count)](
         *room.query,
         *room.q_k,
         *room.state,
@@ -195,8 +218,8 @@ def _launch(
         room.table,
         out.shape[0],
         float(parameters.eps),
-        H=heads,
-        D=width,
+        H=room.heads,
+        D=room.width,
         DEPTH=_DEPTH,
         STAGES=_READ_STAGES,
         num_warps=_READ_WARPS,
