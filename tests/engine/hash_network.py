@@ -113,9 +113,9 @@ class HashNetwork:
             self._run(segment, tokens, rows.page_table, state, out[segment.rows])
         return out
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def head(self, hidden: Tensor, rows: int | None = None) -> Tensor:
         assert len(hidden) % 16 == 0
-        return torch.stack([_logits(*row) for row in hidden[:, :3].tolist()])
+        return torch.stack([_logits(*row) for row in hidden[:rows, :3].tolist()])
 
     head_shard = head  # one rank has the whole vocabulary
 

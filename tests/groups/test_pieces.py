@@ -37,7 +37,7 @@ def test_a_prompt_in_pieces_has_the_bits_of_the_whole():
         whole = model.logits(tokens)
         begun = []
         begin_sum = group.begin_sum
-        group.begin_sum = lambda partial: begun.append(len(partial)) or begin_sum(partial)
+        group.begin_sum = lambda partial, rows: begun.append(len(partial)) or begin_sum(partial, rows)
         group.piece_rows = 48
         pieces = model.logits(tokens)
         assert set(begun) == {48, 16}

@@ -106,16 +106,16 @@ class StepRunner:
         count = len(wanted)
         # Mostly these are the first rows, and nothing need be gathered.
         if wanted[-1] == count - 1 and padded_count(count) == len(hidden):
-            return self.model.head(hidden)[:count]
+            return self.model.head(hidden, count)
         index = torch.tensor(wanted, device=hidden.device)
-        return self.model.head(pad_rows(hidden[index]))[:count]
+        return self.model.head(pad_rows(hidden[index]), count)
 
     def prompt_logits(self, hidden: Tensor, part: Part) -> "list[Tensor]":
         """Logits of all rows of a prompt piece, in blocks of rows."""
         rows = hidden[part.rows]
         blocks = range(0, len(rows), HEAD_ROWS)
         return [
-            self.model.head(pad_rows(block))[: len(block)]
+            self.model.head(pad_rows(block), len(block))
             for block in (rows[begin : begin + HEAD_ROWS] for begin in blocks)
         ]
 

@@ -57,21 +57,27 @@ class RankGroup(ABC):
     def _start(self, own: Tensor) -> Parts:
         """Begin to gather a contiguous tensor; the call of the result waits. Both may raise RuntimeError."""
 
-    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
-        """The ranks' float32 partial sums added one after another, rank 0 first."""
-        return self.begin_sum(partial)()
+    def sum_in_rank_order(self, partial: Tensor, rows: int | None = None) -> Tensor:
+        """The ranks' float32 partial sums added one after another, rank 0 first.
+
+        With `rows` only the first ones travel; the others stay this rank's own.
+        """
+        return self.begin_sum(partial, rows)()
 
     def cut(self, rows: int) -> list[slice]:
         """The pieces of rows whose sums are best begun one by one. Their bits are those of the whole."""
         size = self.piece_rows if self.piece_rows is not None and rows >= 2 * self.piece_rows else rows
         return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
-    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+    def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """Begin such a sum; the call of the result waits for it."""
         if partial.dtype != torch.float32:
             raise TypeError(f"partial sums are float32, not {partial.dtype}")
-        parts = self._begin(partial)
-        return lambda: add_in_order(parts())
+        if rows is None or rows >= len(partial):
+            parts = self._begin(partial)
+            return lambda: add_in_order(parts())
+        some = self._begin(partial[: max(rows, 1)])
+        return lambda: torch.cat([add_in_order(some()), partial[max(rows, 1) :]])
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, rank 0 first; all of one shape and dtype."""

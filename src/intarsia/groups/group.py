@@ -18,15 +18,18 @@ class Group(Protocol):
         """Ranks whose exchanges need the host; 1 where a CUDA graph can hold them."""
         ...
 
-    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
-        """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each."""
+    def sum_in_rank_order(self, partial: Tensor, rows: int | None = None) -> Tensor:
+        """The ranks' float32 partial sums added one after another, rank 0 first: the same bits on each.
+
+        With `rows` the others need not be summed: they are padding.
+        """
         ...
 
     def cut(self, rows: int) -> list[slice]:
         """The pieces of rows whose sums are best begun one by one, each beside the next one's computing."""
         ...
 
-    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+    def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """Begin such a sum; the call of the result waits for it. What is computed in between overlaps."""
         ...
 
@@ -54,7 +57,7 @@ class SingleRank:
     ranks = 1
     host_ranks = 1
 
-    def sum_in_rank_order(self, partial: Tensor) -> Tensor:
+    def sum_in_rank_order(self, partial: Tensor, rows: int | None = None) -> Tensor:
         """The sum itself."""
         return partial
 
@@ -62,7 +65,7 @@ class SingleRank:
         """All rows together."""
         return [slice(0, rows)]
 
-    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+    def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """The sum itself."""
         return lambda: partial
 

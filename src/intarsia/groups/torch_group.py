@@ -46,11 +46,11 @@ class TorchGroup(RankGroup):
         """1 between GPUs: NCCL's exchanges and ours can be captured."""
         return 1 if self._device.type == "cuda" else self.ranks
 
-    def begin_sum(self, partial: Tensor) -> Callable[[], Tensor]:
+    def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """Begin a sum in rank order; over peer memory it is over at once, as far as the host is concerned."""
         peers = self.peers
         if peers is None or self.failure is not None or refuse(partial, peers.most):
-            return super().begin_sum(partial)
+            return super().begin_sum(partial, rows)
         self._status.enter()
         total = peers.sum_in_rank_order(partial.contiguous())
         self._status.leave()

@@ -110,15 +110,14 @@ def wire(
     port. In a `ring` they go both ways round, and a line carries those of half the ranks.
     """
     copies = ranks // 2 if ring else ranks - 1
-    rows = padded_count(streams) if device == "cpu" else -(-streams // CAPTURED_ROWS) * CAPTURED_ROWS
+    by_host = ring or device == "cpu"  # then rows that only pad do not travel
+    rows = streams if by_host else -(-streams // CAPTURED_ROWS) * CAPTURED_ROWS
     row = config.hidden_size * _FLOAT32
     layers = config.num_hidden_layers
     part = max(len(own) for own in shares(split_rule(config, "lm_head"), ranks)) * _FLOAT32
     step = 2 * layers * rows * row + rows * part + _AGREEMENT
-    pieces = [
-        padded_count(min(PROMPT_ROWS, prompt_tokens - begin))
-        for begin in range(0, prompt_tokens, PROMPT_ROWS)
-    ]
+    pieces = [min(PROMPT_ROWS, prompt_tokens - begin) for begin in range(0, prompt_tokens, PROMPT_ROWS)]
+    pieces = pieces if by_host else [padded_count(piece) for piece in pieces]
     # a prompt also runs through the MTP layer, which guesses later
     exchanges = 2 * (layers + config.num_nextn_predict_layers)
     prompt = exchanges * sum(pieces) * row + len(pieces) * _AGREEMENT

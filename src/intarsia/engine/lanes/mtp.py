@@ -140,7 +140,7 @@ class MtpGuesses:
         if not chains:
             return []
         rows = state if _in_order(chains) else state[_index([chain.row for chain in chains], state)]
-        logits = self._model.head(rows)[: len(chains)]
+        logits = self._model.head(rows, len(chains))
         _mask(logits, chains)
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
         drawn = draw(logits, positions, [chain.lane.sampling for chain in chains])

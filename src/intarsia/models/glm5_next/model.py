@@ -102,9 +102,14 @@ class Glm5NextModel:
             watch(len(self.weights.layers) - 1, streams)
         return hidden
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16. Gathers ranks' shards."""
-        return self.group.gather_columns(self.head_shard(hidden), [len(part) for part in self.vocabulary])
+    def head(self, hidden: Tensor, rows: int | None = None) -> Tensor:
+        """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16. Gathers ranks' shards.
+
+        With `rows` only those of the first rows.
+        """
+        shard = self.head_shard(hidden)
+        shard = shard if rows is None else shard[:rows]
+        return self.group.gather_columns(shard, [len(part) for part in self.vocabulary])
 
     def head_shard(self, hidden: Tensor) -> Tensor:
         """Logits float32 [R, n] of this rank's part of the vocabulary, `vocabulary[rank]`."""
@@ -136,9 +141,10 @@ class Glm5NextModel:
         y, selected = mla(
             rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected
         )
-        x, normed = add_norm(x, self.group.sum_in_rank_order(y), w.block.mlp_norm, eps)
+        sent = self._sent(rows)
+        x, normed = add_norm(x, self.group.sum_in_rank_order(y, sent), w.block.mlp_norm, eps)
         y = feed_forward(normed, w.block.mlp, self.config, rows)
-        return add_norm(x, self.group.sum_in_rank_order(y), w.norm, eps)[1], selected
+        return add_norm(x, self.group.sum_in_rank_order(y, sent), w.norm, eps)[1], selected
 
     def logits(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """Logits float32 [T, V] of every position of one sequence, run as a prompt without any kept state."""
@@ -151,7 +157,7 @@ class Glm5NextModel:
         for begin in range(0, len(ids), PROMPT_ROWS):
             piece = Piece(stream=0, position=begin, tokens=ids[begin : begin + PROMPT_ROWS], recurrent=False)
             hidden = self.hidden(state.rows([piece]), state)
-            parts.append(self.head(hidden)[: len(piece.tokens)])
+            parts.append(self.head(hidden, len(piece.tokens)))
         return torch.cat(parts) if parts else torch.empty(0, self.config.vocab_size)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
@@ -174,6 +180,10 @@ class Glm5NextModel:
         )
         return hyper.site(streams, pending, hyper.Site(mix.fn, mix.base, mix.scale, norm), rule)
 
+    def _sent(self, rows: Rows) -> int | None:
+        """How many rows' sums travel: where the host sends them, not those that only pad."""
+        return rows.real if self.group.host_ranks > 1 else None
+
     def _second_half(
         self, layer: LayerWeights, streams: Tensor, partial: Tensor, mix: hyper.HyperMix, rows: Rows
     ) -> tuple[Tensor, hyper.Pending]:
@@ -181,10 +191,11 @@ class Glm5NextModel:
         parts = self.group.cut(len(partial))
         if len(parts) > 1:
             return self._second_half_in_parts(layer, streams, partial, mix, rows, parts)
-        pending = hyper.Pending(self.group.sum_in_rank_order(partial), mix)
+        sent = self._sent(rows)
+        pending = hyper.Pending(self.group.sum_in_rank_order(partial, sent), mix)
         streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
         y = feed_forward(x, layer.block.mlp, self.config, rows)
-        return streams, hyper.Pending(self.group.sum_in_rank_order(y), mix)
+        return streams, hyper.Pending(self.group.sum_in_rank_order(y, sent), mix)
 
     def _second_half_in_parts(
         self,
@@ -196,13 +207,16 @@ class Glm5NextModel:
         parts: Sequence[slice],
     ) -> tuple[Tensor, hyper.Pending]:
         """The same bits: rows are independent here, so the sums of some travel while others are computed."""
-        sums = [self.group.begin_sum(partial[part]) for part in parts]
+        cut = [rows.part(part) for part in parts]
+        sums = [
+            self.group.begin_sum(partial[part], self._sent(own)) for part, own in zip(parts, cut, strict=True)
+        ]
         states, waiting, mixes = [], [], []
-        for part, attended in zip(parts, sums, strict=True):
+        for part, some, attended in zip(parts, cut, sums, strict=True):
             pending = hyper.Pending(attended(), mix.part(part))
             state, x, own = self._site(streams[part], pending, layer.mlp_mix, layer.block.mlp_norm)
-            y = feed_forward(x, layer.block.mlp, self.config, rows.part(part))
-            waiting.append(self.group.begin_sum(y))
+            y = feed_forward(x, layer.block.mlp, self.config, some)
+            waiting.append(self.group.begin_sum(y, self._sent(some)))
             states.append(state)
             mixes.append(own)
         y = torch.cat([wait() for wait in waiting])
