@@ -16,8 +16,8 @@ PROMPT_ROWS = 1024
 """Rows of a prompt that run at once."""
 PROMPT_TOKENS = 8192
 """Of the prompt that is counted when no context is given."""
-CAPTURED_ROWS = 8
-"""Least rows of a step on a GPU."""
+CAPTURED_ROWS = (1, 2, 4, 8)
+"""Rows of small captured steps; larger ones are counted in multiples of the last."""
 _FLOAT32 = 4
 _AGREEMENT = 8
 
@@ -111,7 +111,7 @@ def wire(
     """
     copies = ranks // 2 if ring else ranks - 1
     by_host = ring or device == "cpu"  # then rows that only pad do not travel
-    rows = streams if by_host else -(-streams // CAPTURED_ROWS) * CAPTURED_ROWS
+    rows = streams if by_host else _captured_rows(streams)
     row = config.hidden_size * _FLOAT32
     layers = config.num_hidden_layers
     part = max(len(own) for own in shares(split_rule(config, "lm_head"), ranks)) * _FLOAT32
@@ -129,3 +129,8 @@ def wire(
         ring=ring,
         hops=ranks // 2 if ring else 1,
     )
+
+
+def _captured_rows(streams: int) -> int:
+    most = CAPTURED_ROWS[-1]
+    return next((rows for rows in CAPTURED_ROWS if rows >= streams), -(-streams // most) * most)
