@@ -1,4 +1,4 @@
-"""intarsia bench: how fast a server, a model or two forms of one are, and what a load takes."""
+"""intarsia bench: how fast a server, a model or two forms of one are, what kernels and a load take."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from intarsia.cli.bench_compare import BenchCompare
+from intarsia.cli.bench_kernels import BenchKernels
 from intarsia.cli.bench_load import BenchConvert, BenchLoad
 from intarsia.cli.bench_memory import BenchMemory
 from intarsia.cli.bench_serve import BenchServe
@@ -16,6 +17,7 @@ Suite = (
     Annotated[BenchServe, tyro.conf.subcommand("serve", prefix_name=False)]
     | Annotated[BenchSpeed, tyro.conf.subcommand("speed", prefix_name=False)]
     | Annotated[BenchCompare, tyro.conf.subcommand("compare", prefix_name=False)]
+    | Annotated[BenchKernels, tyro.conf.subcommand("kernels", prefix_name=False)]
     | Annotated[BenchDecode, tyro.conf.subcommand("decode", prefix_name=False)]
     | Annotated[BenchPrefill, tyro.conf.subcommand("prefill", prefix_name=False)]
     | Annotated[BenchMemory, tyro.conf.subcommand("memory", prefix_name=False)]
@@ -26,7 +28,7 @@ Suite = (
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Measure speed and memory: a running server, a model or two in turn, two runs, a load."""
+    """Measure speed and memory: a running server, a model or two in turn, two runs, kernels, a load."""
 
     suite: Annotated[Suite, tyro.conf.arg(name="")]
     """What to measure."""

@@ -21,7 +21,7 @@ class RepeatError(IntarsiaError):
 
 
 class NumbersError(IntarsiaError):
-    """Logits that are not finite."""
+    """Logits, or results of a kernel, that are not finite."""
 
 
 class IncomparableError(ViolationsError):

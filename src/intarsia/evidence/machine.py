@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import torch
 
+from intarsia.core.errors import UsageError
 from intarsia.core.provenance import code
 from intarsia.core.provenance import machine as host
 
@@ -51,6 +52,20 @@ def clocks(device: str | torch.device = "cpu") -> dict[str, Any]:
         except (RuntimeError, ModuleNotFoundError, AttributeError):
             continue
     return found
+
+
+def cuda_device(name: str, *, action: str) -> torch.device:
+    """The device that `cuda` or `cuda:N` names. Raises UsageError, saying what to do, for any other."""
+    kind, _, number = name.partition(":")
+    known = kind == "cuda" and (not number or number.isdigit())
+    if not known or int(number or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            "device",
+            found=f"{name}, and {torch.cuda.device_count()} CUDA devices",
+            expected="a CUDA device of this machine",
+            action=action,
+        )
+    return torch.device("cuda", int(number or 0))
 
 
 def synchronize(device: str | torch.device) -> None:

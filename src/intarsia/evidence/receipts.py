@@ -9,6 +9,7 @@ import msgspec
 from intarsia.core import receipt as receipts
 from intarsia.core.receipt import Receipt
 from intarsia.evidence.forms import Form, tokenizer_sha256
+from intarsia.evidence.kernels.run import KernelsRun
 from intarsia.evidence.loads.run import LoadsRun
 from intarsia.evidence.machine import machine
 from intarsia.evidence.memory.ledger import MemoryLedger
@@ -122,6 +123,13 @@ def steps_receipt(run: StepsRun) -> Receipt:
         return receipts.make(run.kind, now(), settings, results=document, not_run=notes)
     results = document | {"subject": form_identity(run.form)}
     return _made(run.kind, run.form, settings, results, str(run.settings.device), notes)
+
+
+def kernels_receipt(run: KernelsRun) -> Receipt:
+    """Timed operations with random weights."""
+    document = run.as_dict()
+    notes, settings = document.pop("not_run"), document.pop("settings")
+    return receipts.make("kernels", now(), settings, results=document, not_run=notes)
 
 
 def run_of(receipt: Receipt) -> dict[str, Any]:

@@ -99,11 +99,13 @@ def bandwidth(device: torch.device) -> float:
     return 2 * source.nbytes / _median(lambda: torch.add(source, 1.0, out=target))
 
 
-def matrix_rate(device: torch.device) -> float:
-    """Operations a second of BF16 products of large matrices, as fast as they are held for a while."""
+def matrix_rate(device: torch.device, repeats: int = 20 * REPEATS) -> float:
+    """Operations a second of BF16 products of large matrices, as fast as they are held for a while; of few
+    repeats, as fast as the device is before its clock drops.
+    """
     a = torch.randn(MATRIX, MATRIX, device=device, dtype=torch.bfloat16)
     b, out = torch.randn_like(a), torch.empty_like(a)
-    return float(2 * MATRIX**3 / _median(lambda: torch.mm(a, b, out=out), repeats=20 * REPEATS))
+    return float(2 * MATRIX**3 / _median(lambda: torch.mm(a, b, out=out), repeats=repeats))
 
 
 def empty_kernel_seconds(device: torch.device) -> float:

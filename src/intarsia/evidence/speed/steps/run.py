@@ -9,7 +9,7 @@ import torch
 from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.forms import Form, open_form
-from intarsia.evidence.machine import clocks, machine
+from intarsia.evidence.machine import clocks, cuda_device, machine
 from intarsia.evidence.speed.steps import floors
 from intarsia.evidence.speed.steps.decode import DecodeResult, time_decode
 from intarsia.evidence.speed.steps.prompts import PromptResult, time_prompt
@@ -154,7 +154,7 @@ def _subject(
     if (path is None) == (settings.synthetic is None):
         found = "neither" if path is None else "both"
         raise UsageError("network", found=found, expected="a checkpoint's path or --synthetic LAYERS")
-    device = _cuda(settings.device)
+    device = cuda_device(settings.device, action="on a CPU use bench speed")
     if path is not None:
         form = open_form(path)
         model = form.load(str(device), settings.dtype, progress=progress)
@@ -164,16 +164,3 @@ def _subject(
     model = network(config, recipe=settings.recipe, dtype=dtype, device=device)
     label = f"{settings.geometry}, {settings.synthetic} layers, {settings.recipe}, random weights"
     return device, (label, None, model)
-
-
-def _cuda(name: str) -> torch.device:
-    kind, _, number = name.partition(":")
-    known = kind == "cuda" and (not number or number.isdigit())
-    if not known or int(number or 0) >= torch.cuda.device_count():
-        raise UsageError(
-            "device",
-            found=f"{name}, and {torch.cuda.device_count()} CUDA devices",
-            expected="a CUDA device of this machine",
-            action="on a CPU use bench speed",
-        )
-    return torch.device("cuda", int(number or 0))

@@ -1,0 +1,99 @@
+"""intarsia bench kernels: every operation on a GPU against its floor, and peers beside."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from intarsia.cli.output import emit_json, note
+from intarsia.cli.tables import show_table
+from intarsia.evidence.kernels.settings import KernelsSettings
+
+if TYPE_CHECKING:
+    from intarsia.evidence.kernels.run import KernelsRun
+    from intarsia.evidence.kernels.table import Row
+
+COLUMNS = ("operation", "case", "rows", "us", "floor, us", "to the floor", "beside, us")
+AIM_COLUMNS = ("work", "rows", "us", "aim, us", "to the aim", "met", "the aim is")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchKernels(KernelsSettings):
+    """Time every operation of GLM-5.3-Flash on a GPU, one by one: its floor, its aim, and peers beside."""
+
+    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for the receipt and the page; made if it is not there."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def run(self) -> int:
+        from intarsia.cli.quality import keep, open_folder
+
+        open_folder(self.report)
+        from intarsia.evidence.kernels.run import measure_kernels
+        from intarsia.evidence.receipts import kernels_receipt
+
+        run = measure_kernels(self, tell)
+        if self.json:
+            emit_json(run.as_dict())
+        else:
+            show(run)
+        if self.report is not None:
+            keep(kernels_receipt(run), "kernels", Path(self.report))
+        return 1 if run.failed else 0
+
+
+def tell(row: "Row") -> None:
+    """A row as soon as it is known, so that a run which is stopped has said something."""
+    beside = _beside(row)
+    note(
+        f"{row.operation}: {row.case}, {row.rows:,} rows: {row.us:.1f} us, floor {row.floor_us:.1f}"
+        + (f", {beside}" if beside else "")
+    )
+
+
+def show(run: "KernelsRun") -> None:
+    """The table, then the aims of which there are figures."""
+    from intarsia.evidence.kernels.aims import DEVICE, reached
+
+    name = run.machine.get("gpu", {}).get("name", "")
+    note(
+        f"{name}: streams {run.rates.bytes_a_second / 1e12:.2f} TB/s, multiplies at "
+        f"{run.rates.operations_a_second / 1e12:.0f} TFLOP/s"
+    )
+    rows = [
+        (
+            row.operation,
+            row.case,
+            f"{row.rows:,}",
+            f"{row.us:.1f}",
+            f"{row.floor_us:.1f}",
+            f"{row.ratio:.2f}",
+            _beside(row),
+        )
+        for row in run.rows
+    ]
+    show_table("operations", COLUMNS, rows)
+    lines = [
+        (
+            line.work,
+            f"{line.rows:,}",
+            f"{line.us:.1f}",
+            f"{line.aim_us:.1f}",
+            f"{line.us / line.aim_us:.2f}",
+            "yes" if line.met else "no",
+            line.aim,
+        )
+        for line in reached(run.rows)
+    ]
+    if lines:
+        show_table(f"aims on one {DEVICE}", AIM_COLUMNS, lines)
+        if DEVICE not in name:
+            note(f"note: the aims are of one {DEVICE}, and this is {name or 'unknown'}")
+    for left_out in run.not_run:
+        note(f"note: {left_out}")
+
+
+def _beside(row: "Row") -> str:
+    return ", ".join(f"{name} {us:.1f}" for name, us in row.beside.items())

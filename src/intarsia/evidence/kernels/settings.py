@@ -1,0 +1,41 @@
+"""Which operations are timed, at which row counts, and how."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from intarsia.core.config import check_integer, check_number
+from intarsia.core.errors import UsageError
+
+Operation = Literal["linear", "experts", "kda", "attention", "hyper", "encode"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+MOST_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelsSettings:
+    """Operations of GLM-5.3-Flash on a GPU, weights and rows random. A GPU is needed."""
+
+    only: tuple[Operation, ...] = OPERATIONS
+    """Operations to time."""
+    rows: tuple[int, ...] = ()
+    """Row counts in place of each operation's own, where it runs with so many; encoders always take the same
+    matrices."""
+    peers: bool = False
+    """Also time peers that are installed, in the same run; cuBLAS on BF16 weights always is."""
+    device: str = "cuda"
+    """CUDA device: cuda or cuda:N."""
+    pause: float = 0.2
+    """Seconds in which the device cools before each figure."""
+    budget: float = 0.2
+    """Seconds for which a figure's calls are repeated; the median counts."""
+
+    def __post_init__(self) -> None:
+        if not self.only:
+            raise UsageError("only", found="none", expected=f"some of {', '.join(OPERATIONS)}")
+        for name in self.only:
+            if name not in OPERATIONS:
+                raise UsageError("only", found=name, expected=f"some of {', '.join(OPERATIONS)}")
+        for count in self.rows:
+            check_integer("rows", count, 1, MOST_ROWS)
+        check_number("pause", self.pause, 0, 60)
+        check_number("budget", self.budget, 0, 60)

@@ -1,0 +1,275 @@
+"""Timed operations: all run at small sizes, floors count what moves, aims and receipts follow the rows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from intarsia.core import receipt as receipts
+from intarsia.core.errors import UsageError
+from intarsia.evidence.errors import NumbersError
+from intarsia.evidence.kernels import attention, encode, experts, hyper, kda, linear
+from intarsia.evidence.kernels.aims import AIMS, reached
+from intarsia.evidence.kernels.bench import NOT_ASKED, Bench
+from intarsia.evidence.kernels.run import GEOMETRY, MEASURES, KernelsRun, measure_kernels, run_parts
+from intarsia.evidence.kernels.settings import OPERATIONS, KernelsSettings
+from intarsia.evidence.kernels.table import Rates, Row, Table
+from intarsia.evidence.kernels.timing import L2_BYTES, in_turn
+from intarsia.evidence.receipts import kernels_receipt
+from intarsia.evidence.report.folder import keep_receipt
+from intarsia.evidence.synthetic import geometry
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from tests.evidence.test_synthetic import small_geometry
+
+RATES = Rates(bytes_a_second=1e9, operations_a_second=1e12)
+
+
+class Clock:
+    """Runs the calls and answers 3 us: what they took here says nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, calls):
+        assert calls
+        for call in calls:
+            call()
+        self.calls.append(len(calls))
+        return 3.0
+
+
+def small_bench(rows=(), peers=False) -> Bench:
+    config = Glm5NextConfig.from_checkpoint_config(small_geometry())
+    return Bench(config, torch.device("cpu"), Clock(), Table(RATES), rows, peers)
+
+
+@pytest.fixture(scope="module")
+def published() -> Glm5NextConfig:
+    return Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY))
+
+
+def cases(bench: Bench) -> set[tuple[str, int]]:
+    return {(row.case, row.rows) for row in bench.table.rows}
+
+
+def test_a_floor_is_what_takes_longer_bytes_or_operations():
+    assert RATES.floor_us(2000, 1e6) == pytest.approx(2.0)
+    assert RATES.floor_us(2000, 5e6) == pytest.approx(5.0)
+    told = []
+    table = Table(RATES, told.append)
+    table.add("kda", "decode", 4, 6.0, moved=3000, beside={"peer": 9.0})
+    assert told == table.rows
+    assert table.rows[0].as_dict() == {
+        "operation": "kda",
+        "case": "decode",
+        "rows": 4,
+        "us": 6.0,
+        "floor_us": pytest.approx(3.0),
+        "beside": {"peer": 9.0},
+        "ratio": pytest.approx(2.0),
+    }
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 20, 30 << 20, 500 << 20])
+def test_weights_in_turn_do_not_stay_in_the_cache(size):
+    count = in_turn(size)
+    assert 2 <= count <= 24
+    assert count == 24 or count * size > 4 * L2_BYTES
+
+
+def test_the_products_are_those_of_the_published_geometry(published):
+    works = {work.name: work for work in linear.works(published)}
+    assert works["KDA q, k, v"].sizes == (8192, 8192, 8192)
+    assert (works["KDA o"].sizes, works["KDA o"].columns) == ((4096,), 8192)
+    assert works["head"].sizes == (154880,)
+    assert (works["MLA q_b"].sizes, works["MLA q_b"].columns) == ((16384,), 1536)
+    assert (works["MLA o"].sizes, works["MLA o"].columns) == ((4096,), 16384)
+    assert works["dense gate+up"].sizes == (24576,)
+    gate_up = works["shared gate+up"]
+    assert gate_up.moved([], 2) == 2 * 2 * (4096 + 2048)  # only the activation is written
+
+
+def test_products_run_in_their_formats_with_cublas_beside():
+    bench = small_bench((1, 16, 70))
+    linear.measure(bench)
+    works = linear.works(bench.config)
+    assert cases(bench) == {(f"{w.name} {w.form}", n) for w in works for n in (1, 16, 70)}
+    for row in bench.table.rows:
+        assert set(row.beside) == {linear.CUBLAS, *([linear.SOME_REAL] if row.rows == 16 else [])}
+    assert "cpu" in bench.skipped["triton"]
+    head = next(row for row in bench.table.rows if row.case.startswith("head") and row.rows == 1)
+    assert head.floor_us == pytest.approx((256 * 128 * (1 + 1 / 32) + 2 * (128 + 256)) / 1e3)
+
+
+def test_experts_are_timed_whole_and_their_floor_counts_the_ones_met(published):
+    bench = small_bench((1, 5))
+    experts.measure(bench)
+    assert cases(bench) == {(case, n) for case in (experts.CASE, "router BF16") for n in (1, 5)}
+    assert "scales" in bench.skipped[experts.COMPRESSED]
+    assert bench.skipped[experts.GROUPED] == NOT_ASKED
+    one = 3 * 128 * 128 * (1 / 2 + 1 / 16)
+    first = bench.table.rows[0]
+    assert first.floor_us == pytest.approx((8 * one + 128 * 10) / 1e3, rel=1e-3)  # and global scales
+    matrices = 3 * published.hidden_size * published.moe_intermediate_size
+    assert experts.moved(1, 8, matrices * 9 // 16, 4096) == 8 * 14155776 + 40960
+
+
+def test_linear_attention_runs_as_rows_verified_rows_and_prompts(published):
+    bench = small_bench((1, 3, 512))
+    kda.measure(bench)
+    assert cases(bench) == {
+        (kda.DECODE, 1),
+        (kda.DECODE, 3),
+        (kda.VERIFY, 4),
+        (kda.VERIFY, 12),
+        (kda.PROMPT, 512),
+    }
+    state, raw = 64 * 128 * 128 * 4, 2 * 3 * 8192
+    assert kda.moved_by_streams(published, 8, 1) == 8 * (2 * state + 5 * raw + raw)
+    assert kda.moved_by_streams(published, 2, 4) == 2 * (5 * state + 11 * raw + 4 * raw)
+    assert kda.moved_by_prompt(published, 2048) == 2048 * 12 * 8192 + 2 * state
+
+
+def test_latent_attention_runs_together_and_operation_by_operation():
+    bench = small_bench((2, 512))
+    attention.measure(bench, contexts=(12, 600), longer=(900,), prompts=(600, 700), caches=(64, 32))
+    names = {"between products", "attend", "choose tokens"}
+    contexts = {2: (12, 600), 512: (600,)}
+    expected = {(f"{name}, {c} tokens", n) for name in names for n in contexts for c in contexts[n]}
+    expected |= {("choose tokens, 900 tokens", 2), ("choose tokens, 700 tokens", 512)}
+    expected |= {("attend, 512 tokens", 512)}
+    single = ("absorb keys", "expand values", "enter rows")
+    assert cases(bench) == expected | {(name, n) for name in single for n in (2, 512)}
+    by_case = {(row.case, row.rows): row for row in bench.table.rows}
+    config = bench.config
+    queries = 2 * 2 * (2 * config.num_attention_heads * config.kv_lora_rank)
+    read = 2 * 12 * config.kv_lora_rank * 2
+    assert by_case["attend, 12 tokens", 2].floor_us == pytest.approx((queries + read) / 1e3)
+
+
+def test_sites_and_encoders_run():
+    bench = small_bench((3,))
+    hyper.measure(bench)
+    encode.measure(bench, side=128)
+    site, *encoders = bench.table.rows
+    assert site.floor_us == pytest.approx((24 * 512 * 2 + 3 * 128 * 30) / 1e3)
+    numbers = 128 * 128
+    for row, moved in zip(
+        encoders,
+        (2 + 1 + 1 / 32, 4 + 1 / 2 + 1 / 16 + 4 / numbers, 2 + 1 / 2 + 1 / 16 + 4 / numbers, 3 + 4 / numbers),
+        strict=True,
+    ):
+        assert row.floor_us == pytest.approx(numbers * moved / 1e3)
+    assert bench.clock.calls[1:] == [encode.MATRICES] * 4
+
+
+def test_results_that_are_not_finite_are_refused():
+    bench = small_bench()
+    with pytest.raises(NumbersError, match="attend"):
+        bench.finite("attend", [lambda: torch.ones(2), lambda: torch.tensor([1.0, torch.inf])])
+
+
+def test_peers_that_cannot_run_are_named_and_the_rest_goes_on():
+    bench = small_bench(peers=True)
+
+    def absent():
+        raise ModuleNotFoundError("No module named 'peer'\nand more")
+
+    assert bench.peer("absent", absent) == {}
+    assert bench.peer("there", lambda: [lambda: None]) == {"there": 3.0}
+    assert bench.skipped == {"absent": "ModuleNotFoundError: No module named 'peer'"}
+
+
+def test_an_operation_that_fails_does_not_lose_the_others(monkeypatch):
+    bench = small_bench((2,))
+
+    def full(_):
+        raise MemoryError("full")
+
+    monkeypatch.setitem(MEASURES, "kda", full)
+    assert run_parts(bench, ("kda", "hyper")) == {"kda": "MemoryError: full"}
+    assert cases(bench) == {("a site", 2)}
+
+
+def planted(**changes) -> KernelsRun:
+    rows = (
+        Row("linear", "KDA o MXFP8", 8, 11.0, 8.2, {linear.CUBLAS: 23.0}),
+        Row("linear", "KDA o MXFP8", 2048, 200.0, 174.0, {linear.CUBLAS: 180.0}),
+        Row("experts", experts.CASE, 8, 220.0, 190.0, {experts.COMPRESSED: 225.0}),
+        Row("kda", kda.PROMPT, 2048, 500.0, 100.0, {kda.FLA: 480.0}),
+        Row("encode", "NVFP4 [4096, 4096]", 4096, 27.0, 18.0),
+        Row("encode", "NVFP4 [4096, 4096], amax given", 4096, 20.0, 10.0),
+    )
+    fields = {
+        "settings": KernelsSettings(only=("linear", "experts", "kda", "encode")),
+        "machine": {"gpu": {"name": "planted"}},
+        "rates": RATES,
+        "clocks_before": {},
+        "clocks_after": {},
+        "rows": rows,
+        "skipped": {kda.FLA: NOT_ASKED},
+        "failed": {},
+    }
+    return KernelsRun(**(fields | changes))
+
+
+def test_aims_are_held_against_the_rows_that_they_speak_of():
+    lines = {(line.work, line.rows): line for line in reached(planted().rows)}
+    assert {place: line.met for place, line in lines.items()} == {
+        ("expert layer (w13 + w2)", 8): False,
+        ("the same with CSF scales read inside", 8): True,
+        ("MXFP8 linear, KDA o", 8): True,
+        ("MXFP8 linear, KDA o", 2048): False,
+        ("KDA prompt", 2048): False,
+        ("NVFP4 encode", 4096): True,
+    }
+    assert lines["MXFP8 linear, KDA o", 2048].aim_us == pytest.approx(1.08 * 180)
+    assert lines["the same with CSF scales read inside", 8].us == 225.0
+    assert lines["KDA prompt", 2048].aim == f"as fast as {kda.FLA}"
+
+
+def test_every_aim_speaks_of_a_row_that_a_run_takes(published):
+    counts = {
+        "linear": linear.ROWS,
+        "experts": experts.ROWS,
+        "kda": (*kda.DECODED, *kda.PROMPTS),
+        "encode": (encode.SIDE,),
+    }
+    names = {f"{work.name} {work.form}" for work in linear.works(published)}
+    names |= {experts.CASE, kda.DECODE, kda.PROMPT, *(one.name for one in encode.encodings())}
+    assert all(aim.case in names and aim.rows in counts[aim.operation] for aim in AIMS)
+    assert len({(aim.work, aim.rows) for aim in AIMS}) == len(AIMS)
+
+
+def test_a_receipt_keeps_rows_aims_and_what_was_not_timed(tmp_path):
+    run = planted(failed={"encode": "MemoryError: full"})
+    receipt = kernels_receipt(run)
+    written, page = keep_receipt(receipt, "kernels", tmp_path)
+    kept = receipts.read(written)
+    assert kept.id == receipts.identity(kept)
+    assert kept.results["rows"] == json.loads(json.dumps([row.as_dict() for row in run.rows]))
+    assert kept.settings["only"] == ["linear", "experts", "kda", "encode"]
+    said = "\n".join(kept.not_run)
+    for part in (f"{kda.FLA} was not timed: {NOT_ASKED}", "attention was not timed", "MemoryError: full"):
+        assert part in said
+    assert "kernels" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"only": ()}, {"only": ("speed",)}, {"rows": (0,)}, {"rows": (1 << 20,)}, {"pause": -1}, {"budget": 61}],
+)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(UsageError):
+        replace(KernelsSettings(), **wrong)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:99", "nothing"])
+def test_without_a_gpu_a_run_is_refused(device):
+    with pytest.raises(UsageError, match="only timed on a GPU"):
+        measure_kernels(KernelsSettings(device=device), lambda row: None)
+
+
+def test_all_operations_have_a_measure():
+    assert tuple(MEASURES) == OPERATIONS
