@@ -52,6 +52,25 @@ def test_checks_pass_over_ranks(number, check, monkeypatch):
     assert all(other == first for other in others)
 
 
+def test_unequal_shares_keep_and_drop_the_same_states():
+    # Three ranks hold 2, 1 and 1 of the demo's four KDA heads; room is for one kept state.
+    store = dist.HashStore()
+
+    def work(group):
+        group.store = store
+        bench = Bench(api.load("demo", group=group), Coverage("it"), window=256)
+        sizes = bench.engine().capacity.sizes
+        engine = bench.engine(kept_bytes=sizes.kept + 4 * sizes.page)
+        for seed in (0, 1, 0):
+            bench.run(engine, [Request(f"{seed}", bench.prompt(seed, 140), max_tokens=2, keep_at=(128,))])
+        return engine.loop.store.counts, engine.loop.store.nbytes, bench.coverage.report().failures
+
+    first, *others = on_ranks(3, work)
+    assert first[0].evicted
+    assert first[2] == ()
+    assert others == [first, first]
+
+
 def test_what_another_rank_finds_is_a_failure_on_all():
     store = dist.HashStore()
 

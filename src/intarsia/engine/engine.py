@@ -51,7 +51,9 @@ class Engine:
         of capturing steps. Raises CapacityError when the settings do not fit.
         """
         self.settings = settings
-        self.capacity: Capacity = plan_capacity(model.config, settings, model.dtype, model.latents)
+        self.capacity: Capacity = plan_capacity(
+            model.config, settings, model.dtype, model.latents, ranks=model.group.ranks
+        )
         self.loop = StepLoop(
             model,
             settings,

@@ -65,7 +65,8 @@ class StepLoop:
             settings.page,
             lambda old, new: copy_page(state, old, new),
         )
-        self.store = KeptStore(self.pool, settings.kept_bytes, capacity.sizes.page)
+        fixed = capacity.sizes.kept if model.group.ranks > 1 else None
+        self.store = KeptStore(self.pool, settings.kept_bytes, capacity.sizes.page, fixed)
         budget = PageBudget(self.pool, self.store, capacity.state.window, settings.reply_share)
         self.places = Places(state, self.pool, self.store, budget, settings, capacity.sizes)
         self.admission = Admission(self.places, budget, self._send_back)

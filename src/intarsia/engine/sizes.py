@@ -53,10 +53,12 @@ def state_sizes(
     step_rows: int,
     dtype: torch.dtype,
     latents: CacheType = "auto",
+    ranks: int = 1,
 ) -> StateSizes:
-    """Read the sizes off caches without memory behind them."""
+    """Read the sizes off caches without memory behind them; of several ranks, those of the largest share."""
     settings = StateSettings(streams=1, window=window, pages=0, page=page, step_rows=step_rows)
-    state = State(config, settings, dtype=dtype, device="meta", latents=latents)
+    heads = -(-config.linear_num_heads // ranks)
+    state = State(config, settings, dtype=dtype, device="meta", latents=latents, linear_heads=heads)
     null_page = state.paged_bytes
     rings = state.window.nbytes + state.tail.nbytes
     hidden = config.hidden_size * dtype.itemsize
@@ -69,9 +71,15 @@ def state_sizes(
 
 
 def plan_capacity(
-    config: Glm5NextConfig, settings: StreamSettings, dtype: torch.dtype, latents: CacheType = "auto"
+    config: Glm5NextConfig,
+    settings: StreamSettings,
+    dtype: torch.dtype,
+    latents: CacheType = "auto",
+    *,
+    ranks: int = 1,
 ) -> Capacity:
-    """The pool and streams that `settings` ask for, `latents` stored as the network does it.
+    """The pool and streams that `settings` ask for, `latents` stored as the network does it; the same on each
+    of `ranks`.
 
     Raises CapacityError when a whole window does not fit the pool, or the streams' fixed state and one
     window do not fit the bytes given; it names the largest window or stream count that does.
@@ -93,6 +101,7 @@ def plan_capacity(
         step_rows=settings.step_rows,
         dtype=dtype,
         latents=latents,
+        ranks=ranks,
     )
     pages = _pages(settings, window, sizes)
     state = StateSettings(settings.streams, window, pages, settings.page, settings.step_rows)

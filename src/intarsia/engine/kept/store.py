@@ -68,11 +68,16 @@ class KeptCounts:
 
 @dataclass(eq=False)
 class KeptStore:
-    """All kept states, within a budget of bytes that counts their pages once each."""
+    """All kept states, within a budget of bytes that counts their pages once each.
+
+    `fixed_bytes` is what a state's fixed part is counted as; None: what it takes. Several ranks count alike,
+    though their shares are not alike, since what is dropped has to be the same on all.
+    """
 
     pool: PagePool
     budget: int
     page_bytes: int
+    fixed_bytes: int | None = None
     counts: KeptCounts = field(default_factory=KeptCounts)
     _states: dict[bytes, KeptState] = field(default_factory=dict)
     _blocks: dict[bytes, list[KeptState]] = field(default_factory=dict)
@@ -90,6 +95,9 @@ class KeptStore:
     def nbytes(self) -> int:
         """Bytes held: fixed parts, and every page once."""
         return self._snapshot_bytes + len(self._pages) * self.page_bytes
+
+    def _fixed(self, state: KeptState) -> int:
+        return state.snapshot.nbytes if self.fixed_bytes is None else self.fixed_bytes
 
     def find(self, prompt: "array[int]", digests: Sequence[bytes]) -> Match:
         """The longest kept prefix that leaves at least one token to run, and why it is not longer."""
@@ -118,7 +126,7 @@ class KeptStore:
     def make_room(self, needed: int, spare: Collection[KeptState] = ()) -> bool:
         """Drop states until `needed` more bytes fit the budget; False, with nothing dropped, if they
         cannot."""
-        spared = sum(state.snapshot.nbytes for state in spare)
+        spared = sum(self._fixed(state) for state in spare)
         spared += self.page_bytes * len({page for state in spare for page in state.pages.pages})
         if spared + needed > self.budget:
             return False
@@ -145,14 +153,14 @@ class KeptStore:
         """Take a state whose pages are already held; False, with the pages released, if it is over the
         budget."""
         fresh = sum(page not in self._pages for page in state.pages.pages)
-        size = state.snapshot.nbytes + fresh * self.page_bytes
+        size = self._fixed(state) + fresh * self.page_bytes
         if state.digest in self._states or self.nbytes + size > self.budget:
             self.counts.refused += state.digest not in self._states
             self.pool.release(state.pages)
             return False
         self._states[state.digest] = state
         self._gone.pop(state.digest, None)
-        self._snapshot_bytes += state.snapshot.nbytes
+        self._snapshot_bytes += self._fixed(state)
         self._pages.update(state.pages.pages)
         blocks = state.digests[: state.position // GRID]
         for digest in blocks:
@@ -197,7 +205,7 @@ class KeptStore:
             holders.remove(state)
             if not holders:
                 del self._blocks[digest]
-        self._snapshot_bytes -= state.snapshot.nbytes
+        self._snapshot_bytes -= self._fixed(state)
         self._pages -= Counter(state.pages.pages)
         self.pool.release(state.pages)
         self.counts.evicted += 1
