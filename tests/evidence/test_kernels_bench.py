@@ -20,6 +20,7 @@ from intarsia.evidence.receipts import kernels_receipt
 from intarsia.evidence.report.folder import keep_receipt
 from intarsia.evidence.synthetic import geometry
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels import choice
 from tests.evidence.test_synthetic import small_geometry
 
 RATES = Rates(bytes_a_second=1e9, operations_a_second=1e12)
@@ -273,3 +274,19 @@ def test_without_a_gpu_a_run_is_refused(device):
 
 def test_all_operations_have_a_measure():
     assert tuple(MEASURES) == OPERATIONS
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_every_operation_is_timed_to_its_end():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    if reason := choice.no_gluon(torch.device("cuda")):
+        pytest.skip(reason)
+    told = []
+    run = measure_kernels(KernelsSettings(rows=(1, 512), pause=0, budget=0), told.append)
+    assert run.failed == {}
+    assert list(run.rows) == told
+    assert {row.operation for row in run.rows} == set(OPERATIONS)
+    assert all(0 < row.floor_us and 0 < row.us for row in run.rows)
+    routed = next(row for row in run.rows if row.case == experts.CASE)
+    assert {experts.PRODUCTS, experts.COMPRESSED} <= set(routed.beside)
