@@ -287,6 +287,6 @@ def test_on_a_gpu_every_operation_is_timed_to_its_end():
     assert run.failed == {}
     assert list(run.rows) == told
     assert {row.operation for row in run.rows} == set(OPERATIONS)
-    assert all(0 < row.floor_us and 0 < row.us for row in run.rows)
+    assert all(row.floor_us > 0 and row.us > 0 for row in run.rows)
     routed = next(row for row in run.rows if row.case == experts.CASE)
     assert {experts.PRODUCTS, experts.COMPRESSED} <= set(routed.beside)
