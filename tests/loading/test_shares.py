@@ -129,7 +129,7 @@ def test_every_format_is_encoded_in_windows_as_in_the_whole(narrow, tmp_path, na
     converted = open_checkpoint(convert(narrow.path, tmp_path / "out", manifest=manifest).path)
     for rank in (1, 2):
         stored = load_weights(converted, rank=rank, ranks=3)
-        for budget in (None, 1 << 18):  # some rows at a time as well
+        for budget in (None, 1 << 19):  # some rows at a time as well
             for key, weight in load_weights(
                 narrow, manifest=manifest, rank=rank, ranks=3, budget=budget
             ).items():
