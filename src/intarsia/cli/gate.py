@@ -101,7 +101,8 @@ def _lines(report: "GateReport") -> Iterable[str]:
                 if cell.axis == "whole"
                 else f"{cell.axis}, {'aligned' if cell.aligned else 'inside a block'}"
             )
-            yield f"  {cell.form:{width}}  {how:24} {compared} of {count} compared{'' if compared else '  EMPTY'}"
+            empty = "" if compared else "  EMPTY"
+            yield f"  {cell.form:{width}}  {how:24} {compared} of {count} compared{empty}"
     differing = report.differing
     for finding in differing[:SHOWN]:
         yield f"{finding.name} on rank {finding.rank} of {finding.ranks}:"
