@@ -45,9 +45,9 @@ def measure(
     for rows in bench.counts(PROMPT_ROWS, least=512):
         short, *rest = (max(rows, context) for context in prompts)
         mla.together(rows, short, prompt=True)
-        mla.attending(rows, rows, prompt=True)
-        mla.attending(rows, short, prompt=True)
-        for context in (short, *rest):
+        for context in sorted({rows, short}):
+            mla.attending(rows, context, prompt=True)
+        for context in sorted({short, *rest}):
             mla.choosing(rows, context, prompt=True)
         mla.products(rows)
         mla.entering(rows, prompt=True)
