@@ -120,7 +120,8 @@ def test_ranks_that_do_not_repeat_are_refused(demo, monkeypatch):
 
     def unsteady(self, partial, rows=None):
         calls.append(1)
-        return plain(self, partial, rows) * (1 + 1e-6 * (len(calls) > 40))  # 16 sums a pass on each of two ranks
+        # There are 16 sums a pass on each of two ranks.
+        return plain(self, partial, rows) * (1 + 1e-6 * (len(calls) > 40))
 
     monkeypatch.setattr(TorchGroup, "sum_in_rank_order", unsteady)
 

@@ -16,7 +16,17 @@ from intarsia.formats.csf.block import BLOCK, Block
 from intarsia.formats.csf.slab import MXFP4_SLAB, NVFP4_SLAB, Slab
 from intarsia.formats.errors import CsfError
 
-__all__ = ["CODECS", "check", "components", "cut", "decode", "decode_into", "encode", "is_canonical", "require_shapes"]
+__all__ = [
+    "CODECS",
+    "check",
+    "components",
+    "cut",
+    "decode",
+    "decode_into",
+    "encode",
+    "is_canonical",
+    "require_shapes",
+]
 
 CODECS: dict[str, Slab | Block] = {codec.name: codec for codec in (NVFP4_SLAB, MXFP4_SLAB, BLOCK)}
 
