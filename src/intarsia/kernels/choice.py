@@ -4,6 +4,7 @@ Choosing looks at formats, types, shapes and the device, never at how many rows 
 not change with them.
 """
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,5 +163,8 @@ def no_gluon(device: torch.device) -> str:
         return reason
     if importlib.util.find_spec("triton.experimental.gluon") is None:
         return "this triton has no gluon"
+    version = importlib.metadata.version("triton")
+    if not version.startswith("3.6."):
+        return f"triton {version}, whose gluon is another; 3.6 is needed"
     found = torch.cuda.get_device_capability(device)
     return "" if found[0] == 9 else f"compute capability {found[0]}.{found[1]}, and 9.x is needed"
