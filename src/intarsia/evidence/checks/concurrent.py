@@ -14,6 +14,7 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "seeded": SEEDED}
 ARRIVALS = ("together", "staggered")
 LENGTHS = (3, 40, 64, 100, 190)
+SHORT, LONG_REPLY = 40, 24
 LONGEST_PAUSE = 0.05
 PATIENCE = 600.0
 
@@ -33,22 +34,21 @@ def check_lanes_concurrent(model: Glm5NextModel, *, seed: int = 0, most: int = 8
     rng = random.Random(seed)
     for streams in range(2, most + 1):
         for arrival in ARRIVALS:
-            _round(bench, streams, arrival, rng)
+            _round(bench, streams, arrival, _requests(bench, streams, arrival, rng))
             coverage.took("streams", streams)
             coverage.took("arrival", arrival)
+    for streams in range(1, most + 1):
+        # How many of the above run at once depends on the machine; these all do.
+        _round(bench, streams, "together", _alike(bench, streams))
     return coverage.report()
 
 
-def _round(bench: Bench, streams: int, arrival: str, rng: random.Random) -> None:
-    coverage = bench.coverage
-
-    def watch(parts: Sequence[object]) -> None:
-        coverage.took("at once", max(len(parts), len(engine.loop.running)))
-
+def _requests(bench: Bench, streams: int, arrival: str, rng: random.Random) -> list[tuple[Request, float]]:
+    """One more than streams, of any length and way of drawing, each with a pause before the next."""
     requests = []
     for index in range(streams + 1):
         sampling = rng.choice(tuple(SAMPLINGS))
-        coverage.took("sampling", sampling)
+        bench.coverage.took("sampling", sampling)
         request = Request(
             id=f"request {index} of {streams} streams {arrival}",
             tokens=bench.prompt(rng.randrange(4), rng.choice(LENGTHS)),
@@ -56,6 +56,31 @@ def _round(bench: Bench, streams: int, arrival: str, rng: random.Random) -> None
             sampling=SAMPLINGS[sampling],
         )
         requests.append((request, rng.random() * LONGEST_PAUSE))
+    return requests
+
+
+def _alike(bench: Bench, streams: int) -> list[tuple[Request, float]]:
+    """As many as streams, all as long, so that they begin and write together."""
+    return [
+        (
+            Request(
+                id=f"request {index} of {streams} alike",
+                tokens=bench.prompt(index % 4, SHORT),
+                max_tokens=LONG_REPLY,
+                sampling=GREEDY,
+            ),
+            0.0,
+        )
+        for index in range(streams)
+    ]
+
+
+def _round(bench: Bench, streams: int, arrival: str, requests: list[tuple[Request, float]]) -> None:
+    coverage = bench.coverage
+
+    def watch(parts: Sequence[object]) -> None:
+        coverage.took("at once", max(len(parts), len(engine.loop.running)))
+
     engine = bench.serving(streams=streams, watch=watch)
     if not bench.leads:
         bench.follow(engine)
