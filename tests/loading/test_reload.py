@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from intarsia.checkpoint import Reader
+from intarsia.checkpoint import Reader, open_checkpoint
 from intarsia.checkpoint.errors import TruncatedError
 from intarsia.formats import Stored
+from intarsia.kernels.experts.packed import pack
 from intarsia.loading.errors import ConvertError, LoadError
 from intarsia.loading.reload import reload_weights
 from intarsia.loading.weights import load_weights
@@ -97,3 +98,16 @@ def test_weights_of_another_form_are_refused_before_reading(live, monkeypatch):
     with pytest.raises(LoadError) as refusal:
         reload_weights(few, source)
     assert {v.rule for v in refusal.value.violations} == {"other-form", "missing-weight", "new-weight"}
+
+
+def test_experts_that_a_network_has_laid_out_in_tiles_are_refused():
+    source = open_checkpoint("demo")
+    manifest = apply_recipe("nvfp4-experts", source_of(source))
+    weights = load_weights(source, manifest=manifest)
+    name = next(n for n, w in weights.items() if n.endswith("experts.down") and "NVFP4" in w.format)
+    pack(weights[name], gated=False)
+    before = content(weights)
+    with pytest.raises(LoadError, match="laid out in tiles") as refusal:
+        reload_weights(weights, source, manifest=manifest)
+    assert name in str(refusal.value)
+    assert same(content(weights), before)

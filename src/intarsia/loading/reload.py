@@ -9,6 +9,7 @@ from intarsia.checkpoint import Checkpoint
 from intarsia.core.errors import Violation
 from intarsia.core.progress import SILENT, Progress
 from intarsia.formats import Stored
+from intarsia.kernels.experts.packed import is_relaid
 from intarsia.loading.errors import LoadError
 from intarsia.loading.layout import Arranged, Arrangement
 from intarsia.loading.staging import Staging
@@ -31,7 +32,8 @@ def reload_weights(
     encoded; then they are copied in. So a failure leaves the old weights, and the extra memory is that of the
     weights that differ. The caller sees to it that nothing computes with them meanwhile.
 
-    Raises LoadError when names, formats or shapes differ from the live ones, before a weight is read, and
+    Raises LoadError when names, formats or shapes differ from the live ones, or a network has laid experts
+    out in another order, before a weight is read, and
     what `load_weights` raises.
     """
     plan = prepared(source, manifest)
@@ -75,7 +77,19 @@ def _require_same(
         if name not in live:
             found.append(Violation("new-weight", name, "a weight that is not live", "the same weights"))
             continue
-        before, after = _form(weights[name], live[name]), _new_form(arranged)
+        weight = weights[name]
+        if isinstance(weight, Stored) and is_relaid(weight):
+            found.append(
+                Violation(
+                    "relaid-weight",
+                    name,
+                    "experts that a network on a GPU has laid out in tiles, in their own memory",
+                    "weights as they were loaded",
+                    "load a network freshly instead",
+                )
+            )
+            continue
+        before, after = _form(weight, live[name]), _new_form(arranged)
         if before != after:
             found.append(Violation("other-form", name, after, before, "load it freshly instead"))
     if found:

@@ -17,7 +17,7 @@ BAND_BYTES = 16 << 20
 
 
 MOST_THREADS = 12
-"""Threads that read: beyond these the link to a GPU is full (see docs/performance.md)."""
+"""Threads that read: together they read from the page cache nearly as fast as a GPU's link takes it."""
 
 
 def reading_threads() -> int:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ _MOVES = (
 )
 _CODES, _SCALES = torch.int64, torch.int16
 """Wide units that no permutation tears apart: the fewer elements, the faster."""
+_RELAID: WeakValueDictionary[int, Stored] = WeakValueDictionary()
 _LARGEST_SCALE = 0x7E  # of E4M3, and positive: the kernels read scales without a sign
 
 
@@ -107,6 +109,11 @@ def refusal(format_name: str, shape: tuple[int, ...]) -> str:
     return ""
 
 
+def is_relaid(stored: Stored) -> bool:
+    """Whether `pack` has spent a stack: its tensors no longer hold what their names say."""
+    return _RELAID.get(id(stored)) is stored
+
+
 def pack(stored: Stored, *, gated: bool) -> PackedExperts:
     """Lay a contiguous stack out in tiles, in its own memory: `stored` means nothing afterwards.
 
@@ -130,6 +137,7 @@ def pack(stored: Stored, *, gated: bool) -> PackedExperts:
             expected="positive E4M3 scales",
             action="audit the checkpoint with --values",
         )
+    _RELAID[id(stored)] = stored
     _in_place(codes, _CODES, lambda part: _moved(_to_tiles(part, gated, _codes_to_tiles), back=False))
     _in_place(scales, _SCALES, lambda part: _to_tiles(part, gated, _scales_to_tiles))
     others = {name: stored[name] for name in stored if name not in ("weight", "weight_scale")}
