@@ -1,6 +1,7 @@
 """Speed of a network over several GPUs of one host, its weights random: decode steps and prompts.
 
     python benchmarks/ranks_speed.py [--ranks 2] [--layers 8] [--streams 1,8,32] [--prompt 8192]
+        [--step-rows 1024,4096] [--pieces 0,512,256]
 
 One process a GPU. Every rank draws weights of its share's sizes. Prints a JSON line each: seconds of a step
 (median) with sums over peer memory and with NCCL's, and of a prompt with sums whole and in pieces of rows.
@@ -21,8 +22,6 @@ from intarsia.evidence.speed.steps.prompts import time_prompt
 from intarsia.evidence.synthetic import geometry, network
 from intarsia.groups.join import Place, form, open_store
 
-PIECE_ROWS = (None, 512, 256)
-STEP_ROWS = (1024, 2048)
 CONTEXT = 2048
 
 
@@ -59,8 +58,8 @@ def work(rank: int, options: argparse.Namespace) -> None:
                 eager=done.eager_because,
             )
     group.peers = peers
-    for rows in STEP_ROWS:
-        for piece_rows in PIECE_ROWS:
+    for rows in map(int, options.step_rows.split(",")):
+        for piece_rows in (int(rows_of) or None for rows_of in options.pieces.split(",")):
             group.piece_rows = piece_rows
             done = time_prompt(model, options.prompt, matrix_rate=rates[1], piece=rows, broken_down=False)
             tell(
@@ -85,6 +84,8 @@ def main() -> None:
     parser.add_argument("--recipe", default="fp4-local")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--prompt", type=int, default=8192)
+    parser.add_argument("--step-rows", default="1024,4096", help="rows of a prompt's step")
+    parser.add_argument("--pieces", default="0", help="rows of a piece whose sum runs beside products; 0 for whole")
     options = parser.parse_args()
     rank = os.environ.get("RANKS_RANK")
     if rank is not None:
