@@ -12,6 +12,7 @@ import torch
 from intarsia.checkpoint.paths import DEMO
 from intarsia.core import receipt as receipts
 from intarsia.core.errors import UsageError
+from intarsia.core.provenance import code
 from intarsia.evidence.errors import RepeatError, ReportError
 from intarsia.evidence.forms import tokenizer_of
 from intarsia.evidence.quality.capture import capture
@@ -52,7 +53,7 @@ def test_two_ranks_are_within_float_error_of_one():
     assert found["candidate"]["label"] == "demo as stored on 2 ranks"
     assert found["layers"]["suspects"] == 0
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
-    assert all(rank["machine"]["libraries"]["torch"] == torch.__version__ for rank in found["ranks"])
+    assert all(rank["machine"]["libraries"]["torch"] == code().libraries["torch"] for rank in found["ranks"])
 
 
 def test_ranks_run_again(tmp_path):
