@@ -17,6 +17,7 @@ from intarsia.kernels.experts.grouping import Groups
 from intarsia.kernels.experts.packed import PackedExperts
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
+from intarsia.kernels.tuning import tuned
 
 MOST_ROWS = 8192
 """Rows that run at once: what lies between the products takes 250 KB a row at GLM-5.3-Flash's widths."""
@@ -87,6 +88,14 @@ def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
     return next((form for most, form in forms if mean <= most), forms[-1][1])
 
 
+def tuned_form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form | None:
+    """What was found to be faster on this device than `form_of`'s (see `candidates`), or None."""
+    scales = "expanded" if isinstance(gate_up.scales, Tensor) else "compressed"
+    shape = (gate_up.shape[0], down.shape[2], gate_up.shape[2], top)
+    found = tuned("experts", (gate_up.format, scales), shape, rows, gate_up.device)
+    return cast(Form | None, found)
+
+
 def launch(
     x: Tensor,
     routing: Routing,
@@ -131,7 +140,9 @@ class Run:
         self.rows, self.top = chosen.shape
         self.pairs = chosen.numel()
         self.width, self.inner = gate_up.shape[2], down.shape[2]
-        self.form = form_of(self.rows, self.pairs, gate_up.shape[0], min(self.width, self.inner))
+        self.form = tuned_form(gate_up, down, self.rows, self.top) or form_of(
+            self.rows, self.pairs, gate_up.shape[0], min(self.width, self.inner)
+        )
         self.overlap = self.rows <= _OVERLAP_UP_TO
         self.options = {"launch_pdl": True} if self.overlap else {}
 

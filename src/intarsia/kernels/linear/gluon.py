@@ -11,8 +11,9 @@ from intarsia.formats.fp8_block import SIDE, scale_name_of
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import byte_view, on_device_of
-from intarsia.kernels.linear import plan
+from intarsia.kernels.linear import candidates, plan
 from intarsia.kernels.linear.launch import format_of
+from intarsia.kernels.tuning import tuned
 from intarsia.kernels.weights import Weight
 
 _CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
@@ -130,7 +131,8 @@ def _launch_few(
 
     rows, k = xs[0].shape
     name = format_of(weights[0])
-    shape = plan.few(ranges, k, 2 if name == "BF16" else 1)
+    found = _tuned(xs[0], weights, limit, ranges)
+    shape = found or plan.few(ranges, k, 2 if name == "BF16" else 1)
     words = [_words_of_rows(x) for x in xs]
     if len({one.stride(0) for one in words}) > 1:
         words = [one.contiguous() for one in words]
@@ -182,7 +184,8 @@ def _launch_many(
     rows, k = x.shape
     name = format_of(weights[0])
     sizes = _rows_of(weights)
-    shape = plan.many(ranges, sum(sizes), k, rows, name)
+    found = _tuned(x, weights, limit, ranges)
+    shape = found or plan.many(ranges, sum(sizes), k, rows, name)
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
     arrange.arrange_rows[(-(-rows // 8), k // plan.STEP)](
         x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=8, num_warps=1
@@ -238,6 +241,13 @@ def _launch_many(
         num_warps=2,
         launch_pdl=True,
     )
+
+
+def _tuned(x: Tensor, weights: Sequence[Weight], limit: float | None, ranges: int) -> Any:
+    """What was found to be faster on this device than the plan's own shape, or None."""
+    operation = candidates.LINEAR if limit is None else candidates.SWIGLU
+    shape = (sum(_rows_of(weights)), x.shape[1], ranges)
+    return tuned(operation, (format_of(weights[0]),), shape, x.shape[0], x.device)
 
 
 def _parts(x: Tensor, sizes: tuple[int, ...], count: int) -> list[Tensor]:

@@ -1,0 +1,92 @@
+"""The configurations that products in registers may run with; none of them touches a bit.
+
+The ranges of K are part of a row's bits, so they are part of the shape that a configuration is for: rows of
+all matrices together, columns, ranges. One kernel takes up to 16 rows (`plan.Few`), the other more
+(`plan.Many`). Who adds a field or a legal value to either adds it here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from intarsia.kernels.linear import plan
+from intarsia.kernels.tuning import Configuration, Site, Tunable, offer
+
+LINEAR, SWIGLU = "linear", "linear_swiglu"
+FEW_ROWS = 16
+BUCKETS = (8, FEW_ROWS, 32, 64, 128, 256, 512, 1024, 2048, 8192)
+_FORMATS = ("BF16", "MXFP8", "FP8_PB_WO")
+_MOST = 1 << 32
+_WARPS = 16  # of a program
+_TILES = ((64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 8), (128, 128, 8), (128, 256, 8), (256, 128, 8))
+_SHARED_BYTES = 220_000
+
+
+def refuse(site: Site) -> str:
+    """Why there are no such products, or the empty string."""
+    if len(site.formats) != 1 or site.formats[0] not in _FORMATS:
+        return f"weights in {'+'.join(site.formats)}; one of {', '.join(_FORMATS)} is needed"
+    if len(site.shape) != 3:
+        return "a shape that is not rows of the weights, columns and ranges"
+    rows, columns, ranges = site.shape
+    if not 0 < rows * columns < _MOST or rows <= 0 or columns % plan.STEP:
+        return f"weights of {rows} x {columns}"
+    if ranges not in (1, 2, 4, 8) or columns % (plan.STEP * ranges):
+        return f"{ranges} ranges of {columns} columns"
+    return ""
+
+
+def default(site: Site) -> Configuration:
+    """What runs where nothing was tuned, at the largest row count of the bucket."""
+    (form,), (rows, columns, ranges) = site.formats, site.shape
+    if site.rows <= FEW_ROWS:
+        return plan.few(ranges, columns, _bytes(form))
+    return plan.many(ranges, rows, columns, site.rows, form)
+
+
+def candidates(site: Site) -> tuple[Configuration, ...]:
+    """All that may run, the default first."""
+    own = _few(site) if site.rows <= FEW_ROWS else _many(site)
+    return tuple(dict.fromkeys([default(site), *own]))
+
+
+def _few(site: Site) -> Iterator[plan.Few]:
+    (form,), (_, columns, ranges) = site.formats, site.shape
+    start = default(site)
+    steps = columns * _bytes(form) // (ranges * 64 * start.chunks)
+    # Groups of eight rows come in pairs; a tile of blocks lies in one block.
+    shapes = [
+        (warps, groups * 8 * warps)
+        for warps in (1, 2, 4, 8)
+        for groups in (2, 4)
+        if 4 <= ranges * warps <= _WARPS and groups * 8 * warps <= min(128, 2 * start.tile)
+    ]
+    for warps, tile in shapes:
+        for depth in (d for d in (1, 2, 4) if steps % d == 0):
+            for ahead in {1, min(depth, 2)}:
+                yield plan.Few(warps, tile, start.chunks, depth, ahead)
+
+
+def _many(site: Site) -> Iterator[plan.Many]:
+    """The default changed in one respect, and other tiles."""
+    (_, columns, ranges) = site.shape
+    start = default(site)
+    shapes = [(start.tile, start.rows, start.warps), *_TILES]
+    made = [replace(start, stages=stages) for stages in (2, 3, 4)]
+    made += [replace(start, depth=depth) for depth in (1, 2, 4)]
+    made += [replace(start, tile=tile, rows=rows, warps=warps) for tile, rows, warps in shapes]
+    if ranges > 1:
+        made += [replace(one, apart=not start.apart) for one in made]
+    for one in made:
+        several = ranges > 1 and not one.apart
+        steps = columns // ranges // plan.STEP
+        fits = one.rows <= max(32, site.rows) and one.stages * one.rows * plan.STEP * 2 <= _SHARED_BYTES
+        if fits and not (several and steps % one.stages):
+            yield one
+
+
+def _bytes(form: str) -> int:
+    return 2 if form == "BF16" else 1
+
+
+for _operation in (LINEAR, SWIGLU):
+    offer(Tunable(_operation, BUCKETS, refuse, default, candidates))
