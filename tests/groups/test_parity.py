@@ -11,7 +11,7 @@ from intarsia.engine.drafting import FixedDepth, MtpDrafter
 from intarsia.engine.generate import Generation
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.sampling import SamplingSettings, draw
-from intarsia.engine.sampling.shards import draw_shards
+from intarsia.engine.sampling.shards import Shards, draw_shards
 from intarsia.engine.text import TextAssets
 from tests.groups.threads import on_ranks
 
@@ -116,7 +116,8 @@ def test_shards_draw_what_the_whole_vocabulary_draws(ranks):
     def work(group):
         own = vocabulary[group.rank]
         shard = logits[:, own.start : own.stop]
-        return [draw_shards(shard, positions, choice, group, vocabulary) for choice in [*CHOICES, mixed]]
+        shards = Shards(group, tuple(vocabulary))
+        return [draw_shards(shard, positions, choice, shards) for choice in [*CHOICES, mixed]]
 
     expected = [draw(logits, positions, choice) for choice in [*CHOICES, mixed]]
     for drawn in on_ranks(ranks, work):

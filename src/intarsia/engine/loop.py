@@ -22,6 +22,7 @@ from intarsia.engine.lanes.mtp import MtpGuesses
 from intarsia.engine.lanes.verify import adjusted, draw_rows, drawn_rows, take
 from intarsia.engine.pages import PagePool
 from intarsia.engine.places import Places
+from intarsia.engine.sampling.shards import Shards
 from intarsia.engine.scheduler import Scheduler
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.sizes import Capacity
@@ -80,6 +81,7 @@ class StepLoop:
         self._budget = budget
         self._scheduler = Scheduler(settings, budget)
         self._runner = StepRunner(model, state, self.steps)
+        self._shards = Shards.of(model)
         self._mask_words = -(-model.config.vocab_size // 32)
         self._clock = clock
         self._watch = watch
@@ -195,13 +197,13 @@ class StepLoop:
         told = any(part.lane.request.logprobs is not None for part in parts)
         own: Sequence[Tensor | None] = [None] * len(parts)
         if changed or told:
-            own = torch.split(logits, [part.logits for part in parts])
+            own = torch.split(self._shards.whole(logits), [part.logits for part in parts])
         if changed:
             return self._speak_adjusted(parts, own)
         lanes = [(part.lane, part.logits) for part in parts]
         drawn = None if output.drawn is None else drawn_rows(output.drawn, lanes)
         if drawn is None:
-            drawn = draw_rows(logits, lanes)
+            drawn = draw_rows(logits, lanes, self._shards)
         return {id(part): (plain, row) for part, plain, row in zip(parts, own, drawn, strict=True)}
 
     def _speak_adjusted(

@@ -14,8 +14,7 @@ from intarsia.engine.graphs.capture import Captures, Recorder
 from intarsia.engine.graphs.main_step import MainOutput, MainSteps
 from intarsia.engine.graphs.mtp_step import MtpOutput, MtpSteps
 from intarsia.engine.pages import PagePool
-from intarsia.engine.sampling import draw
-from intarsia.engine.sampling.shards import draw_shards
+from intarsia.engine.sampling.shards import Shards, draw_shards
 from intarsia.kernels.rows import Piece, Rows
 from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
@@ -52,11 +51,11 @@ class ModelRunner:
         pages = -(-window // page)
         settings = StateSettings(streams=1, window=window, pages=pages, page=page, step_rows=1 + max_drafts)
         self.state = model.new_state(settings)
-        self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.ranks, eager, recorder)
+        capturing = (model.device, model.group.host_ranks, eager, recorder)
+        self.captures: Captures[MainOutput] = Captures.on(*capturing)
         self._captured = MainSteps(model, self.state, self.captures)
-        self._captured_mtp = MtpSteps(
-            model, self.state, Captures.on(model.device, model.group.ranks, eager, recorder)
-        )
+        self._captured_mtp = MtpSteps(model, self.state, Captures.on(*capturing))
+        self._shards = Shards.of(model)
         self._pool = PagePool(self.state.tables.pages, pages, page)
         self._length = 0
         self._verified: Tensor | None = None
@@ -124,10 +123,7 @@ class ModelRunner:
 
     def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
         """Draw a token for each row of this rank's logits, int64 [n]; the same on all ranks."""
-        group = self.model.group
-        if group.ranks == 1:
-            return draw(logits, positions, settings)
-        return draw_shards(logits, positions, settings, group, self.model.vocabulary)
+        return draw_shards(logits, positions, settings, self._shards)
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         """Append rows without committing them; logits float32 [n, V]. `commit` must follow."""
@@ -194,6 +190,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _replay(self, tokens: Sequence[int]) -> MainOutput | None:
+        if self.captures.possible:
+            self._check_equal(tokens, self._length, True)
         return self._captured.run([Piece(STREAM, self._length, tokens, True)])
 
     @torch.inference_mode()
@@ -201,11 +199,14 @@ class ModelRunner:
         return self._captured_mtp.run([piece], hidden, selected)
 
     def _run(self, tokens: list[int], position: int, *, recurrent: bool) -> Tensor:
+        self._check_equal(tokens, position, recurrent)
+        return self.model.hidden(self._rows(tokens, position, recurrent=recurrent), self.state)
+
+    def _check_equal(self, tokens: Sequence[int], position: int, recurrent: bool) -> None:
         group = self.model.group
         if group.ranks > 1:
             words = array("q", [position, recurrent, *tokens, *self.state.tables.pages[STREAM].tolist()])
             group.check_equal(f"step at token {position}", xxh64_intdigest(words.tobytes()))
-        return self.model.hidden(self._rows(tokens, position, recurrent=recurrent), self.state)
 
     def _rows(self, tokens: list[int], position: int, *, recurrent: bool) -> Rows:
         return self.state.rows([Piece(STREAM, position, tokens, recurrent)])

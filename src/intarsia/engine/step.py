@@ -56,8 +56,8 @@ class StepOutput:
     hidden: Tensor
     """Final-normed hidden rows [R, D]."""
     logits: Tensor | None
-    """float32 [n, V] of the parts' last `logits` rows, in the order of the parts; None where there are
-    none."""
+    """float32 [n, part] of the parts' last `logits` rows, in the order of the parts; None where there are
+    none. Of several ranks each has its part of the vocabulary."""
     drawn: Tensor | None
     """int64 [n], what the lanes' settings draw from those, adjustments and masks apart; None: not drawn."""
 
@@ -101,17 +101,17 @@ class StepRunner:
             self.state.commit(part.slot, max(rows, 1) if part.recurrent else 1)
 
     def logits(self, hidden: Tensor, parts: Sequence[Part]) -> Tensor:
-        """Logits float32 [n, V] of the parts' last `logits` rows, in the order of the parts."""
+        """This rank's logits float32 [n, part] of the parts' last `logits` rows, in the parts' order."""
         wanted = _wanted(parts)
         count = len(wanted)
         # Mostly these are the first rows, and nothing need be gathered.
         if wanted[-1] == count - 1 and padded_count(count) == len(hidden):
-            return self.model.head(hidden, count)
+            return self.model.head_shard(hidden)[:count]
         index = torch.tensor(wanted, device=hidden.device)
-        return self.model.head(pad_rows(hidden[index]), count)
+        return self.model.head_shard(pad_rows(hidden[index]))[:count]
 
     def prompt_logits(self, hidden: Tensor, part: Part) -> "list[Tensor]":
-        """Logits of all rows of a prompt piece, in blocks of rows."""
+        """Whole rows of logits of a prompt piece, in blocks of rows."""
         rows = hidden[part.rows]
         blocks = range(0, len(rows), HEAD_ROWS)
         return [

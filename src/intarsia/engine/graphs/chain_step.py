@@ -18,6 +18,7 @@ from intarsia.engine.sampling.captured import (
     way_of,
     write_columns,
 )
+from intarsia.engine.sampling.shards import Shards
 from intarsia.kernels.rows import NO_STREAM, Piece, Rows, pack, packed_size, unpack
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
@@ -53,6 +54,7 @@ class ChainSteps:
         self.captures = captures
         self._model = model
         self._state = state
+        self._shards = Shards.of(model)
         self._inputs: dict[_Shape, tuple[Inputs, Tensor]] = {}
 
     def run(
@@ -129,7 +131,7 @@ class ChainSteps:
                 hidden, selected = model.mtp_hidden(rows, hidden, state, selected if shared else None)
                 if sampling is not None:
                     sampling.positions.add_(1)
-            guesses.append(draw_captured(model.head(hidden), sampling, shape.way))
+            guesses.append(draw_captured(model.head_shard(hidden), sampling, shape.way, self._shards))
         return torch.stack(guesses, 1)
 
     def _write(

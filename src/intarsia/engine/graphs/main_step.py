@@ -17,6 +17,7 @@ from intarsia.engine.sampling.captured import (
     way_of,
     write_columns,
 )
+from intarsia.engine.sampling.shards import Shards
 from intarsia.kernels.rows import Piece, pack, packed_size, unpack
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
@@ -24,8 +25,8 @@ from intarsia.models.glm5_next.state import State
 
 @dataclass(frozen=True, slots=True)
 class MainOutput:
-    """Good until the next step: final-normed hidden rows, logits float32 and drawn tokens of all rows, the
-    padding rows last."""
+    """Good until the next step: final-normed hidden rows, logits float32 of this rank's part of the
+    vocabulary, and drawn tokens of all rows, the padding rows last."""
 
     hidden: Tensor
     logits: Tensor
@@ -47,6 +48,7 @@ class MainSteps:
         self.captures = captures
         self._model = model
         self._state = state
+        self._shards = Shards.of(model)
         self._inputs: dict[tuple[int, Way], Inputs] = {}
 
     def run(self, pieces: Sequence[Piece], draws: Draws | None = None) -> MainOutput | None:
@@ -81,8 +83,8 @@ class MainSteps:
 
         def run() -> MainOutput:
             hidden = self._model.hidden(rows, self._state)
-            logits = self._model.head(hidden)
-            return MainOutput(hidden, logits, draw_captured(logits, sampling, way))
+            logits = self._model.head_shard(hidden)
+            return MainOutput(hidden, logits, draw_captured(logits, sampling, way, self._shards))
 
         return run
 

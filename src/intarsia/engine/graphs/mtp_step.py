@@ -19,7 +19,8 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class MtpOutput:
-    """Good until the next pass: the layer's hidden rows, the positions they attended to, float32 logits."""
+    """Good until the next pass: the layer's hidden rows, the positions they attended to, float32 logits of
+    this rank's part of the vocabulary."""
 
     hidden: Tensor
     selected: Tensor
@@ -83,6 +84,6 @@ class MtpSteps:
         def run() -> MtpOutput:
             given = memory.selected if shares else None
             hidden, selected = model.mtp_hidden(rows, memory.hidden, self._state, given)
-            return MtpOutput(hidden, selected, model.head(hidden))
+            return MtpOutput(hidden, selected, model.head_shard(hidden))
 
         return run

@@ -16,7 +16,8 @@ from intarsia.engine.graphs.read import read
 from intarsia.engine.lanes.adjust import masked
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
-from intarsia.engine.sampling import NOTHING_ALLOWED, draw
+from intarsia.engine.sampling import NOTHING_ALLOWED
+from intarsia.engine.sampling.shards import WHOLE, Shards, draw_shards
 from intarsia.kernels.rows import Piece
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import State
@@ -48,6 +49,7 @@ class MtpGuesses:
         self._state = state
         self._costs = costs
         self._captured = ChainSteps(model, state, captures)
+        self._shards = Shards.of(model)
 
     def run(self, wanted: Sequence[tuple[Lane, int]]) -> None:
         """Absorb the lanes' rows, and leave up to `wanted` guesses in each lane's `drafts`.
@@ -140,10 +142,12 @@ class MtpGuesses:
         if not chains:
             return []
         rows = state if _in_order(chains) else state[_index([chain.row for chain in chains], state)]
-        logits = self._model.head(rows, len(chains))
-        _mask(logits, chains)
+        logits, shards = self._model.head_shard(rows)[: len(chains)], self._shards
+        if any(chain.lane.request.grammar is not None for chain in chains):
+            logits, shards = shards.whole(logits), WHOLE
+            _mask(logits, chains)
         positions = [chain.lane.length + len(chain.lane.drafts) for chain in chains]
-        drawn = draw(logits, positions, [chain.lane.sampling for chain in chains])
+        drawn = draw_shards(logits, positions, [chain.lane.sampling for chain in chains], shards)
         going = []
         for chain, token in zip(chains, drawn.tolist(), strict=True):
             if token == NOTHING_ALLOWED:

@@ -10,8 +10,9 @@ from intarsia.engine.graphs.read import read
 from intarsia.engine.lanes.adjust import masked
 from intarsia.engine.lanes.lane import Lane
 from intarsia.engine.lanes.logprobs import token_logprob
-from intarsia.engine.sampling import NOTHING_ALLOWED, draw
+from intarsia.engine.sampling import NOTHING_ALLOWED
 from intarsia.engine.sampling.captured import UNCERTAIN
+from intarsia.engine.sampling.shards import WHOLE, Shards, draw_shards
 
 
 def adjusted(rows: Tensor, lane: Lane) -> Tensor:
@@ -21,8 +22,9 @@ def adjusted(rows: Tensor, lane: Lane) -> Tensor:
     return rows if lane.masks is None else masked(rows, lane.masks)
 
 
-def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[int]]:
-    """Draw a token for every row of adjusted logits [n, V], so many rows for each lane, in one draw.
+def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]], shards: Shards = WHOLE) -> list[list[int]]:
+    """Draw a token for every row of adjusted logits, so many rows for each lane, in one draw: of whole rows
+    [n, V], or of `shards`, of which this rank has its part.
 
     Row j of a lane stands after the first j of its guesses, so it draws the token at `length` + j.
     """
@@ -31,7 +33,7 @@ def draw_rows(logits: Tensor, lanes: Sequence[tuple[Lane, int]]) -> list[list[in
     for lane, count in lanes:
         positions += range(lane.length, lane.length + count)
         settings += [lane.sampling] * count
-    drawn = read(draw(logits, positions, settings))
+    drawn = read(draw_shards(logits, positions, settings, shards))
     return _split(drawn, lanes)
 
 

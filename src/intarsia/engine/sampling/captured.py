@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from intarsia.core.config import SamplingSettings
-from intarsia.engine.sampling.candidates import best_noisy, likeliest, peaks
+from intarsia.engine.sampling.candidates import best_noisy, likeliest
 from intarsia.engine.sampling.draw import NOTHING_ALLOWED, NUCLEUS_WIDTHS, allowed, pick
 from intarsia.engine.sampling.rows import NO_LIMIT, Rows, entries
+from intarsia.engine.sampling.shards import WHOLE, Shards
 
 UNCERTAIN = -2
 """The nucleus runs past the candidates: the row is to be drawn again by `draw`."""
@@ -78,23 +79,29 @@ def rows_of_columns(columns: Mapping[str, Tensor]) -> Rows:
     )
 
 
-def draw_captured(logits: Tensor, rows: Rows | None, way: Way) -> Tensor:
-    """Draw one token a row, int64 [R]; `rows` is not needed for GREEDY."""
+def draw_captured(logits: Tensor, rows: Rows | None, way: Way, shards: Shards = WHOLE) -> Tensor:
+    """Draw one token a row, int64 [R], the same on all ranks; `rows` is not needed for GREEDY.
+
+    logits float32 [R, n] are this rank's part of the vocabulary.
+    """
     if way == Way.GREEDY or rows is None:
-        best = logits.argmax(dim=1)
-        peak = logits.gather(1, best[:, None])[:, 0]
-        return torch.where(torch.isfinite(peak), best, NOTHING_ALLOWED)
-    peak = peaks(logits)
+        return shards.likeliest(logits)
+    peak, first = shards.peaks(logits), shards.first_id
+
+    def uncut() -> Tensor:
+        return pick(shards.merged(best_noisy(logits, rows, peak, first_id=first)), rows, peak)
+
     if way == Way.UNCUT:
-        return pick(best_noisy(logits, rows, peak), rows, peak)
-    width = min(WIDTH, logits.shape[1])
-    candidates = likeliest(logits, rows, peak, width, nucleus=True)
+        return uncut()
+    most = shards.most(logits)
+    width = min(WIDTH, most)
+    candidates = shards.merged(likeliest(logits, rows, peak, width, first_id=first, nucleus=True))
     kept, certain = allowed(candidates, rows, peak)
-    if width < logits.shape[1]:
+    if width < most:
         certain = certain & (rows.top_k <= width)  # a nucleus among the top k is a share of all of those
     drawn = pick(candidates, rows, peak, kept)
     drawn = torch.where(certain | (drawn == NOTHING_ALLOWED), drawn, UNCERTAIN)
     if way == Way.CUT:
         return drawn
     free = (rows.top_k == 0) & (rows.top_p >= 1) & (rows.farthest >= NO_LIMIT)
-    return torch.where(free, pick(best_noisy(logits, rows, peak), rows, peak), drawn)
+    return torch.where(free, uncut(), drawn)
