@@ -34,6 +34,13 @@ class Ranks:
                 results.append(end.sum_in_rank_order(partial))
         return results
 
+    def gather(self, tensors):
+        results = []
+        for end, stream, own in zip(self.ends, self.streams, tensors, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(end.gather(own))
+        return results
+
 
 @pytest.fixture(params=[2, 3])
 def ranks(request):
@@ -44,6 +51,8 @@ def ranks(request):
     for end in hurried.ends:
         for count in (TILE, 4 * MOST, MOST + 1):
             end.sum_in_rank_order(torch.zeros(count, device="cuda"))
+        for count in (1, TILE, MOST):
+            end.gather(torch.zeros(count, device="cuda"))
     torch.cuda.synchronize()
     return Ranks(request.param)
 
@@ -80,6 +89,39 @@ def test_special_numbers_pass_unchanged(ranks):
     torch.cuda.synchronize()
     assert all(torch.equal(total.view(torch.int32)[:4], expected[:4]) for total in totals)
     assert all(bool(total[4].isnan()) and float(total[5]) == float(special[5]) for total in totals)
+
+
+@pytest.mark.gpu
+def test_gathering_copies_every_bit_between_sums(ranks):
+    generator = torch.Generator("cuda").manual_seed(8)
+    for call, (count, dtype) in enumerate(
+        [
+            (1, torch.int64),
+            (130, torch.int64),
+            (5, torch.float32),
+            (MOST // 2, torch.int64),
+            (257, torch.int32),
+        ]
+        * 4
+    ):
+        words = [
+            torch.randint(-(2**31), 2**31, (count * dtype.itemsize // 4,), generator=generator, device="cuda")
+            .int().view(dtype)
+            for _ in ranks.ends
+        ]  # fmt: skip
+        partials = numbers(len(ranks.ends), 300 * (call % 3 + 1), call)
+        torch.cuda.synchronize()
+        assert all(end.takes(own) for end, own in zip(ranks.ends, words, strict=True))
+        gathered, totals = ranks.gather(words), ranks.sum(partials)
+        torch.cuda.synchronize()
+        for found, total in zip(gathered, totals, strict=True):
+            assert (found.dtype, found.shape) == (dtype, (len(words), count))
+            assert torch.equal(found.view(torch.int32), torch.stack([own.view(torch.int32) for own in words]))
+            assert torch.equal(total, add_in_order(partials))
+    end = ranks.ends[0]
+    assert not end.takes(torch.zeros(MOST + 1, device="cuda"))
+    assert not end.takes(torch.zeros(3, dtype=torch.uint8, device="cuda"))
+    assert not end.takes(torch.zeros(0, device="cuda"))
 
 
 @pytest.mark.gpu
@@ -135,11 +177,15 @@ def test_the_exchange_compiles_without_spills_to_stores_of_whole_words(monkeypat
     monkeypatch.setattr(triton_exchange, "exchange", kernel)
     end = Exchange([0] * ranks, 1, torch.device("cpu"), most=MOST, timeout=1.0)
     end.sum_in_rank_order(torch.zeros(8, 512))
-    code = kernel.built[0].asm["ptx"]
-    assert usage(kernel.built[0])["stack"] == 0
+    end.gather(torch.zeros(8, 130, dtype=torch.int64))
     each = TILE // 128  # numbers of a thread
-    assert code.count("st.relaxed.sys.global.b64") == (ranks - 1) * each
-    assert code.count("ld.relaxed.sys.global.b64") == 2 * (ranks - 1) * each
+    for built in kernel.built:
+        code = built.asm["ptx"]
+        assert usage(built)["stack"] == 0
+        assert code.count("st.relaxed.sys.global.b64") == (ranks - 1) * each
+        assert code.count("ld.relaxed.sys.global.b64") == 2 * (ranks - 1) * each
+        # nothing is read or written before the launch before it is over
+        assert code.index("griddepcontrol.wait") < code.index("ld.global")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")

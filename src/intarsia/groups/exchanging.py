@@ -124,13 +124,13 @@ class RankGroup(ABC):
     def barrier(self, what: str) -> None:
         """Return once every rank is here."""
         self._status.tell(f"waits for the other ranks: {what}")
-        self.gather(torch.zeros(1, dtype=torch.int64, device=self._device))
+        self._begin(torch.zeros(1, dtype=torch.int64, device=self._device))()
 
     def check_equal(self, what: str, value: int) -> None:
         """Raise RanksDivergedError unless all ranks say the same value (its low 63 bits are compared)."""
         self._status.tell(what)
         own = torch.tensor([value & _LOW_BITS], dtype=torch.int64, device=self._device)
-        parts = self.gather(own)
+        parts = self._begin(own)()
         self._status.enter()  # with a GPU it is here that the host waits for the others
         values = [int(part) for part in parts]
         self._status.leave()

@@ -22,7 +22,7 @@ ANSWER = timedelta(seconds=1.5)
 class TorchGroup(RankGroup):
     """One rank of a process group that is already formed.
 
-    With a `peers` exchange small sums go over the GPUs' own memory; their bits are the same.
+    With a `peers` exchange small sums, and what the draw gathers, go over the GPUs' own memory: the same bits.
     """
 
     def __init__(
@@ -55,6 +55,16 @@ class TorchGroup(RankGroup):
         total = peers.sum_in_rank_order(partial.contiguous())
         self._status.leave()
         return lambda: total
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, rank 0 first; small ones over peer memory."""
+        peers = self.peers
+        if peers is None or self.failure is not None or not peers.takes(tensor):
+            return super().gather(tensor)
+        self._status.enter()
+        parts = peers.gather(tensor)
+        self._status.leave()
+        return list(parts.unbind())
 
     def _start(self, own: Tensor) -> Parts:
         parts = torch.empty((self.ranks, *own.shape), dtype=own.dtype, device=own.device)

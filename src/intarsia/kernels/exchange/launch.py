@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import interpreting, on_device_of
 
 TILE = 256
 """Numbers a program of the small exchange takes. A tile is always the same program's, whatever the rows.
@@ -90,7 +90,7 @@ class Exchange:
                 grid = (-(-count // self._tile),)
                 triton_exchange.exchange[grid](
                     partial, out, self._buffers, self._calls, self.failed, count, self._room, self._limit,
-                    **ranks, TILE=self._tile, num_warps=WARPS,
+                    **ranks, TILE=self._tile, ADD=True, num_warps=WARPS, **_overlap(),
                 )  # fmt: skip
             else:
                 triton_wide.exchange_wide[(WIDE_PROGRAMS,)](
@@ -98,6 +98,29 @@ class Exchange:
                     self._limit, **ranks, TILE=WIDE_TILE, PROGRAMS=WIDE_PROGRAMS, num_warps=WIDE_WARPS,
                 )  # fmt: skip
         return out
+
+    def takes(self, own: Tensor) -> bool:
+        """Whether `gather` gathers such a tensor."""
+        return own.is_cuda and own.nbytes % NUMBER == 0 and 0 < own.nbytes <= self._small * NUMBER
+
+    def gather(self, own: Tensor) -> Tensor:
+        """All ranks' tensors of one shape and dtype [RANKS, ..], rank 0 first: a copy of every bit."""
+        from intarsia.kernels.exchange import triton_exchange
+
+        out = torch.empty((self.ranks, *own.shape), dtype=own.dtype, device=own.device)
+        count = own.nbytes // NUMBER
+        with on_device_of(own):
+            triton_exchange.exchange[(-(-count // self._tile),)](
+                own.contiguous().view(-1).view(torch.int32), out.view(-1).view(torch.int32), self._buffers,
+                self._calls, self.failed, count, self._room, self._limit, RANK=self.rank, RANKS=self.ranks,
+                TILE=self._tile, ADD=False, num_warps=WARPS, **_overlap(),
+            )  # fmt: skip
+        return out
+
+
+def _overlap() -> dict[str, bool]:
+    """The kernel may begin while the one before it ends; it waits before it reads."""
+    return {"OVERLAP": True, "launch_pdl": True} if not interpreting() else {"OVERLAP": False}
 
 
 def _small_bytes(ranks: int, most: int, tile: int) -> int:

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
-"""Exchange and sum in one kernel: each number travels with the number of its call, so nothing is fenced.
+"""Exchange and sum, or gather, in one kernel: each number travels with the number of its call, so nothing
+is fenced.
 
 A rank writes its numbers into a place of its own in every other rank's buffer, eight bytes each: the number
 and the call. It then reads its own buffer until all places hold this call, and adds in rank order. The two
@@ -9,6 +10,7 @@ rank sent after it had read call c.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _PUT = tl.constexpr("""{
     .reg .b64 word;
@@ -69,8 +71,11 @@ def exchange(
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
     TILE: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    """out [count] = the sum over ranks of partial [count], float32, rank 0 first.
+    """out [count] = the sum over ranks of partial [count], float32, rank 0 first; without ADD out
+    [RANKS, count] = all ranks' int32 numbers.
 
     buffers int64 [RANKS]: addresses of int32 pairs [2, RANKS, room]. calls int32 [room / TILE]: how often
     each tile was exchanged. failed int32 [1]: set when another rank's numbers do not come in `limit` ms.
@@ -78,10 +83,13 @@ def exchange(
     tile = tl.program_id(0)
     at = tile * TILE + tl.arange(0, TILE)
     inside = at < count
-    own = tl.load(partial + at, mask=inside, other=0.0)
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()  # while other ranks are waited for, the next kernel may get ready
+    own = tl.load(partial + at, mask=inside, other=0)
     call = tl.load(calls + tile) + 1
     half = (call % 2).to(tl.int64) * RANKS * room
-    words = own.to(tl.int32, bitcast=True)
+    words = own.to(tl.int32, bitcast=True) if ADD else own
     stamp = tl.zeros([TILE], tl.int32) + call
     for peer in tl.static_range(RANKS):
         if peer != RANK:
@@ -90,10 +98,10 @@ def exchange(
     mine = tl.load(buffers + RANK)
     until = now() + limit.to(tl.int64) * 1000000
     late = False
-    total = tl.zeros([TILE], tl.float32)
+    total = own
     for source in tl.static_range(RANKS):
         if source == RANK:
-            part = own
+            number = words
         else:
             place = mine + (half + source * room + at) * 8
             number, seen = _get(place)
@@ -102,9 +110,13 @@ def exchange(
                 number, seen = _get(place)
                 state = _waits(seen, stamp, until)
             late = late | (state == LATE)
+        if ADD:
             part = number.to(tl.float32, bitcast=True)
-        total = part if source == 0 else total + part
-    tl.store(out + at, total, mask=inside)
+            total = part if source == 0 else total + part
+        else:
+            tl.store(out + source * count + at, number, mask=inside)
+    if ADD:
+        tl.store(out + at, total, mask=inside)
     tl.debug_barrier()
     tl.store(calls + tile, call)
     if late:
