@@ -24,9 +24,9 @@ import torch
 from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
 from intarsia.groups.peer.meet import open_exchange
-from intarsia.kernels.exchange import TILE, WIDE_MOST
+from intarsia.kernels.exchange import TILE
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096)
 CALLS = 50
 PROMPT_ROWS = (512, 1024, 2048, 4096)
 PIECES = 4
@@ -47,8 +47,8 @@ def work(rank: int, options: argparse.Namespace) -> None:
     for tile in map(int, options.tiles.split(",")):
         # each has counters and buffers of its own
         most = min(RESIDENT * tile, max(ROWS) * options.width)
-        ours[f"small{tile}"] = opened(f"tile{tile}", store, group, most=most, wide=0, tile=tile)
-    ours["wide"] = opened("wide", store, group, most=TILE, wide=WIDE_MOST)
+        ours[f"small{tile}"] = opened(f"tile{tile}", store, group, most=most, tile=tile)
+    ours["wide"] = opened("wide", store, group, most=TILE, wide=True)
     generator = torch.Generator(device).manual_seed(rank)
     for rows in ROWS:
         x = torch.randn((rows, options.width), generator=generator, device=device)

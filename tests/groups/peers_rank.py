@@ -12,7 +12,6 @@ import torch
 from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
 from intarsia.groups.peer.meet import open_exchange
-from intarsia.kernels.exchange import WIDE_MOST
 
 WIDTH = 4096
 
@@ -26,14 +25,14 @@ def main() -> int:
     group = form(place, store, device)
     if group.peers is not None:
         prefixed = torch.distributed.PrefixStore("wide", store)
-        group.peers = open_exchange(prefixed, rank, 2, device, timeout=30.0, wide=WIDE_MOST)
+        group.peers = open_exchange(prefixed, rank, 2, device, timeout=30.0, wide=True)
     if group.peers is None:
         print("no exchange over peer memory")
         return 1
     generator = torch.Generator(device).manual_seed(rank)
     wrong, count = 0, 0
     for call in range(400):
-        rows = (1, 8, 200, 2, 64, 1024, 17, 65)[call % 8]
+        rows = (1, 8, 200, 2, 64, 1024, 17, 65, 2049)[call % 9]
         partial = torch.randn(rows, WIDTH, generator=generator, device=device) * 10.0 ** (call % 7 - 3)
         if call % 11 == 3 * rank:
             torch.cuda._sleep(200_000)

@@ -7,21 +7,22 @@ import torch
 
 from intarsia.groups.group import add_in_order
 from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes, refuse
+from intarsia.kernels.exchange.launch import CHUNK, WIDE_PROGRAMS
 
 MOST = 32 * 512
-WIDE = 1 << 18
+WIDE = CHUNK * WIDE_PROGRAMS  # numbers of a turn of the wide exchange
 
 
 class Ranks:
     """Several ranks' ends on one GPU, each with a stream of its own."""
 
     def __init__(self, ranks: int, timeout: float = 20.0) -> None:
-        words = buffer_bytes(ranks, MOST, WIDE) // 8 + 1
+        words = buffer_bytes(ranks, MOST, True) // 8 + 1
         self.buffers = [torch.zeros(words, dtype=torch.int64, device="cuda") for _ in range(ranks)]
         addresses = [buffer.data_ptr() for buffer in self.buffers]
         device = torch.device("cuda", 0)
         self.ends = [
-            Exchange(addresses, rank, device, most=MOST, wide=WIDE, timeout=timeout, keep=self.buffers)
+            Exchange(addresses, rank, device, most=MOST, wide=True, timeout=timeout, keep=self.buffers)
             for rank in range(ranks)
         ]
         self.streams = [torch.cuda.Stream() for _ in range(ranks)]
@@ -67,7 +68,7 @@ def numbers(ranks, count, seed):
 def test_sums_have_the_bits_of_gathering_and_adding(ranks):
     # any count after any other: both halves of the buffers, tiles that sit out calls, a ragged last tile
     for call, count in enumerate(
-        [1, 256, 4096, 257, 16384, 16385, 262144, 256, 131072, 100, 16384, 200001, 65536, 1] * 3
+        [1, 256, 4096, 257, 16384, 16385, 3 * WIDE, 256, 131072, 100, 16384, 7 * WIDE + 1, 65536, 1] * 3
     ):
         partials = numbers(len(ranks.ends), count, call)
         torch.cuda.synchronize()
@@ -164,7 +165,7 @@ def test_a_rank_that_does_not_come_is_noticed_in_time(ranks, count):
 def test_what_is_not_exchanged_so_is_said():
     assert refuse(torch.zeros(4), 8) == "the device is cpu, not cuda"
     assert buffer_bytes(2, 2 * TILE + 1) == 2 * 2 * 3 * TILE * 8
-    assert buffer_bytes(2, TILE, 4096) == 2 * 2 * (TILE * 8 + 4096 * 4) + 2 * 128 * 4
+    assert buffer_bytes(2, TILE, True) == 2 * 2 * TILE * 8 + 2 * WIDE_PROGRAMS * (4 * CHUNK * 4 + 4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -195,10 +196,11 @@ def test_the_wide_exchange_compiles_to_wide_stores_and_one_release_a_rank(monkey
 
     kernel = Compiled(triton_wide.exchange_wide)
     monkeypatch.setattr(triton_wide, "exchange_wide", kernel)
-    end = Exchange([0] * 3, 1, torch.device("cpu"), most=TILE, wide=WIDE, timeout=1.0)
+    end = Exchange([0] * 3, 1, torch.device("cpu"), most=TILE, wide=True, timeout=1.0)
     end.sum_in_rank_order(torch.zeros(64, 4096, device="meta"))
     code = kernel.built[0].asm["ptx"]
     assert usage(kernel.built[0])["stack"] == 0
-    assert code.count("release.exch") == 2
-    assert code.count("st.global.v4") == 3 * 2048 // 256 // 4
-    assert code.count("ld.acquire.sys") == 2 * 2
+    # twice: in the loop and around it; to two other ranks, and to memory
+    assert code.count("release.exch") == 2 * 2
+    assert code.count("st.global.v4") == 2 * 3 * CHUNK // 256 // 4
+    assert code.count("ld.acquire.sys") == 2 * 2 * 2

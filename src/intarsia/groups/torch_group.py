@@ -22,7 +22,7 @@ ANSWER = timedelta(seconds=1.5)
 class TorchGroup(RankGroup):
     """One rank of a process group that is already formed.
 
-    With a `peers` exchange small sums, and what the draw gathers, go over the GPUs' own memory: the same bits.
+    With a `peers` exchange sums, and what the draw gathers, go over the GPUs' own memory, with the same bits.
     """
 
     def __init__(

@@ -40,10 +40,10 @@ def open_exchange(
     *,
     timeout: float,
     most: int = MOST,
-    wide: int = 0,
+    wide: bool = False,
     tile: int = TILE,
 ) -> Exchange | None:
-    """An exchange between the GPUs, of up to `most` numbers by the small kernel and `wide` by the wide one.
+    """An exchange between the GPUs, of up to `most` numbers by the small kernel and, if `wide`, of more.
 
     None, with a reason in the log, if there cannot be one. Every rank gets one, or none does.
     """

@@ -11,24 +11,24 @@ TILE = 256
 """Numbers a program of the small exchange takes. A tile is always the same program's, whatever the rows.
 
 On two H200 the fastest of 256, 512, 1024 and 2048 from 1 to 64 rows of 4,096."""
-WIDE_TILE, WIDE_PROGRAMS = 2048, 128
-"""Of the wide exchange: every program takes part in every call, and all must run at once."""
+CHUNK, WIDE_PROGRAMS, SLOTS = 4096, 256, 4
+"""Of the wide exchange: numbers a program sends at once, programs, and chunks of each that a buffer holds."""
 WARPS, WIDE_WARPS = 4, 8
 HALVES = 2
 WORD, NUMBER, FLAG = 8, 4, 4
 """Bytes of a number with the call it belongs to, of a number, and of a call."""
 MOST = 1 << 18
 """Numbers of the small exchange: 64 rows of 4,096."""
-WIDE_MOST = 1 << 22
-"""Numbers of the wide one: 1,024 rows of 4,096."""
+WIDE_MOST = 1 << 30
+"""Numbers of the wide one."""
 
 
-def buffer_bytes(ranks: int, most: int = MOST, wide: int = 0, tile: int = TILE) -> int:
-    """Bytes of one rank's buffer for small sums of up to `most` numbers and wide ones of up to `wide`.
+def buffer_bytes(ranks: int, most: int = MOST, wide: bool = False, tile: int = TILE) -> int:
+    """Bytes of one rank's buffer for small sums of up to `most` numbers, and for wide ones.
 
     It must be zero before its first use.
     """
-    return _small_bytes(ranks, most, tile) + (_wide_bytes(ranks, wide) if wide else 0)
+    return _small_bytes(ranks, most, tile) + (_wide_bytes(ranks) if wide else 0)
 
 
 def refuse(partial: Tensor, most: int) -> str:
@@ -56,7 +56,7 @@ class Exchange:
         device: torch.device,
         *,
         most: int = MOST,
-        wide: int = 0,
+        wide: bool = False,
         timeout: float,
         tile: int = TILE,
         keep: object = None,
@@ -66,9 +66,9 @@ class Exchange:
 
         A launch gives up waiting after `timeout` seconds, and says so in `failed`.
         """
-        self.rank, self.ranks, self.most = rank, len(buffers), max(most, wide)
+        self.rank, self.ranks, self.most = rank, len(buffers), WIDE_MOST if wide else most
         self._keep = keep
-        self._small, self._tile, self._room, self._wide_room = most, tile, _whole(most, tile), wide
+        self._small, self._tile, self._room = most, tile, _whole(most, tile)
         self._limit = min(int(timeout * 1000), 2**31 - 1)
         small = _small_bytes(self.ranks, most, tile)
         self._buffers = torch.tensor(buffers, dtype=torch.int64, device=device)
@@ -94,8 +94,8 @@ class Exchange:
                 )  # fmt: skip
             else:
                 triton_wide.exchange_wide[(WIDE_PROGRAMS,)](
-                    partial, out, self._wide_buffers, self._wide_calls, self.failed, count, self._wide_room,
-                    self._limit, **ranks, TILE=WIDE_TILE, PROGRAMS=WIDE_PROGRAMS, num_warps=WIDE_WARPS,
+                    partial, out, self._wide_buffers, self._wide_calls, self.failed, count, self._limit,
+                    **ranks, CHUNK=CHUNK, PROGRAMS=WIDE_PROGRAMS, num_warps=WIDE_WARPS,
                 )  # fmt: skip
         return out
 
@@ -127,8 +127,8 @@ def _small_bytes(ranks: int, most: int, tile: int) -> int:
     return HALVES * ranks * _whole(most, tile) * WORD
 
 
-def _wide_bytes(ranks: int, wide: int) -> int:
-    return HALVES * ranks * wide * NUMBER + ranks * WIDE_PROGRAMS * FLAG
+def _wide_bytes(ranks: int) -> int:
+    return ranks * WIDE_PROGRAMS * (SLOTS * CHUNK * NUMBER + FLAG)
 
 
 def _whole(count: int, tile: int) -> int:

@@ -88,7 +88,7 @@ def exchange(
         gdc_launch_dependents()  # while other ranks are waited for, the next kernel may get ready
     own = tl.load(partial + at, mask=inside, other=0)
     call = tl.load(calls + tile) + 1
-    half = (call % 2).to(tl.int64) * RANKS * room
+    half = (call & 1).to(tl.int64) * RANKS * room  # not %: the count may wrap
     words = own.to(tl.int32, bitcast=True) if ADD else own
     stamp = tl.zeros([TILE], tl.int32) + call
     for peer in tl.static_range(RANKS):
