@@ -109,19 +109,21 @@ def exchange_wide(
     first = tl.load(calls + program) + 1
     turns = tl.cdiv(count, CHUNK * PROGRAMS)
     until = now() + limit.to(tl.int64) * 1000000
-    at = program * CHUNK + tl.arange(0, CHUNK)
+    lane = tl.arange(0, CHUNK)
+    at = program * CHUNK + lane
     own = tl.load(partial + at, mask=at < count, other=0.0)
     _send(own, buffers, first, RANK, RANKS, CHUNK, PROGRAMS)
     late = False
     for turn in range(1, turns):
-        before, place = own, at
-        at += CHUNK * PROGRAMS
+        at = (turn * PROGRAMS + program) * CHUNK + lane
+        before = own
         own = tl.load(partial + at, mask=at < count, other=0.0)
         _send(own, buffers, first + turn, RANK, RANKS, CHUNK, PROGRAMS)
         total, slow = _add(before, buffers, first + turn - 1, until, RANK, RANKS, CHUNK, PROGRAMS)
-        tl.store(out + place, total, mask=place < count)
+        tl.store(out + at - CHUNK * PROGRAMS, total)  # all but the last chunk are whole
         late = late | slow
     total, slow = _add(own, buffers, first + turns - 1, until, RANK, RANKS, CHUNK, PROGRAMS)
+    at = ((turns - 1) * PROGRAMS + program) * CHUNK + lane
     tl.store(out + at, total, mask=at < count)
     tl.debug_barrier()
     tl.store(calls + program, first + turns - 1)
