@@ -30,6 +30,7 @@ from intarsia.cli.receipt import ReceiptCommand
 from intarsia.cli.report import Report
 from intarsia.cli.serve import Serve
 from intarsia.cli.synth import Synth
+from intarsia.cli.tune import Tune
 from intarsia.core.errors import IntarsiaError, UsageError
 
 FINE, FAILED, WRONG_USE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -61,6 +62,7 @@ COMMANDS: dict[str, type[Command]] = {
     "chat": Chat,
     "serve": Serve,
     "synth": Synth,
+    "tune": Tune,
     "bench": Bench,
     "quality": QualityCommand,
     "report": Report,

@@ -63,7 +63,7 @@ def _few(site: Site) -> Iterator[plan.Few]:
     for warps, tile in shapes:
         for depth in (d for d in (1, 2, 4) if steps % d == 0):
             for ahead in {1, min(depth, 2)}:
-                yield plan.Few(warps, tile, start.chunks, depth, ahead)
+                yield replace(start, warps=warps, tile=tile, depth=depth, ahead=ahead)
 
 
 def _many(site: Site) -> Iterator[plan.Many]:

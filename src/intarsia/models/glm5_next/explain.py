@@ -51,6 +51,11 @@ def weight_rows(arrangement: Arrangement, device: torch.device | str, dtype: str
     return tuple(_rows(arrangement, forms, torch.device(device), getattr(torch, dtype)))
 
 
+def forms_of(arrangement: Arrangement) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The form of every run-time weight in memory, and its shape; of a rank's share, its own."""
+    return {weight.module.name: (_form(weight), tuple(weight.module.shape)) for weight in arrangement.weights}
+
+
 def operation_of(name: str) -> str:
     """The operation that a run-time weight takes part in."""
     if _SHARED in name:
