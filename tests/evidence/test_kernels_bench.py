@@ -9,13 +9,13 @@ import torch
 from intarsia.core import receipt as receipts
 from intarsia.core.errors import UsageError
 from intarsia.evidence.errors import NumbersError
-from intarsia.evidence.kernels import attention, encode, experts, hyper, kda, linear
+from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
 from intarsia.evidence.kernels.aims import AIMS, reached
 from intarsia.evidence.kernels.bench import NOT_ASKED, Bench
 from intarsia.evidence.kernels.run import GEOMETRY, MEASURES, KernelsRun, measure_kernels, run_parts
 from intarsia.evidence.kernels.settings import OPERATIONS, KernelsSettings
 from intarsia.evidence.kernels.table import Rates, Row, Table
-from intarsia.evidence.kernels.timing import L2_BYTES, in_turn
+from intarsia.evidence.kernels.timing import L2_BYTES, Timing, in_turn
 from intarsia.evidence.receipts import kernels_receipt
 from intarsia.evidence.report.folder import keep_receipt
 from intarsia.evidence.synthetic import geometry
@@ -37,7 +37,7 @@ class Clock:
         for call in calls:
             call()
         self.calls.append(len(calls))
-        return 3.0
+        return Timing(3.0, 2.9, 3.2)
 
 
 def small_bench(rows=(), peers=False) -> Bench:
@@ -59,7 +59,7 @@ def test_a_floor_is_what_takes_longer_bytes_or_operations():
     assert RATES.floor_us(2000, 5e6) == pytest.approx(5.0)
     told = []
     table = Table(RATES, told.append)
-    table.add("kda", "decode", 4, 6.0, moved=3000, beside={"peer": 9.0})
+    table.add("kda", "decode", 4, Timing(6.0, 5.9, 6.3, 1980, 41), moved=3000, beside={"peer": 9.0})
     assert told == table.rows
     assert table.rows[0].as_dict() == {
         "operation": "kda",
@@ -68,6 +68,10 @@ def test_a_floor_is_what_takes_longer_bytes_or_operations():
         "us": 6.0,
         "floor_us": pytest.approx(3.0),
         "beside": {"peer": 9.0},
+        "low_us": 5.9,
+        "high_us": 6.3,
+        "clock_mhz": 1980,
+        "temperature_c": 41,
         "ratio": pytest.approx(2.0),
     }
 
@@ -98,7 +102,7 @@ def test_products_run_in_their_formats_with_cublas_beside():
     assert cases(bench) == {(f"{w.name} {w.form}", n) for w in works for n in (1, 16, 70)}
     for row in bench.table.rows:
         assert set(row.beside) == {linear.CUBLAS, *([linear.SOME_REAL] if row.rows == 16 else [])}
-    assert "cpu" in bench.skipped["triton"]
+    assert bench.skipped["triton"] == NOT_ASKED
     head = next(row for row in bench.table.rows if row.case.startswith("head") and row.rows == 1)
     assert head.floor_us == pytest.approx((256 * 128 * (1 + 1 / 32) + 2 * (128 + 256)) / 1e3)
 
@@ -163,6 +167,38 @@ def test_sites_and_encoders_run():
     ):
         assert row.floor_us == pytest.approx(numbers * moved / 1e3)
     assert bench.clock.calls[1:] == [encode.MATRICES] * 4
+
+
+def test_the_head_and_what_is_small_in_a_step_run():
+    bench = small_bench((1, 5))
+    head.measure(bench)
+    small.measure(bench)
+    draws = {f"draw, {way.value}" for way in head.DRAWS}
+    expected = {head.NORM, head.WHOLE, *draws}
+    expected |= {"embedding", "embedding and hidden row, normed", "residual and norm"}
+    assert cases(bench) == {(case, n) for case in expected for n in (1, 5)}
+    by_case = {(row.case, row.rows): row for row in bench.table.rows}
+    assert by_case["draw, greedy", 5].floor_us == pytest.approx(5 * 256 * 4 / 1e3)
+    assert by_case["residual and norm", 5].floor_us == pytest.approx(5 * 128 * 10 / 1e3)
+    assert by_case[head.WHOLE, 1].floor_us > by_case[head.NORM, 1].floor_us
+
+
+def test_bytes_are_carried_and_no_kernel_expands_scales_on_a_cpu():
+    bench = small_bench()
+    storing.measure(bench, batch=2, parts=6, part_bytes=5 << 10)
+    assert {row.rows for row in bench.table.rows} == {6}
+    assert bench.table.rows[0].floor_us == pytest.approx(2 * 6 * (5 << 10) / 1e3)
+    assert set(storing.CODECS) <= set(bench.skipped)
+
+
+def test_variants_are_timed_where_asked_for_and_able():
+    bench = small_bench()
+    bench.variants = True
+    assert bench.variant("triton", choice.TRITON, [lambda: None]) == {"triton": 3.0}
+    with choice.forced(choice.REFERENCE):
+        case = choice.Case("linear", ("MXFP8",), torch.float32, torch.device("cpu"), (64, 64))
+        assert bench.variant("plain", choice.TRITON, [lambda: choice.choose(case)]) == {}
+    assert "cpu" in bench.skipped["plain"]
 
 
 def test_results_that_are_not_finite_are_refused():

@@ -1,5 +1,6 @@
 """intarsia bench kernels: every operation on a GPU against its floor, and peers beside."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
     from intarsia.evidence.kernels.run import KernelsRun
     from intarsia.evidence.kernels.table import Row
 
-COLUMNS = ("operation", "case", "rows", "us", "floor, us", "to the floor", "beside, us")
+COLUMNS = (
+    "operation",
+    "case",
+    "rows",
+    "us",
+    "nine of ten, us",
+    "floor, us",
+    "to the floor",
+    "aim, us",
+    "beside, us",
+)
 AIM_COLUMNS = ("work", "rows", "us", "aim, us", "to the aim", "met", "the aim is")
 
 
@@ -62,19 +73,23 @@ def show(run: "KernelsRun") -> None:
         f"{name}: streams {run.rates.bytes_a_second / 1e12:.2f} TB/s, multiplies at "
         f"{run.rates.operations_a_second / 1e12:.0f} TFLOP/s"
     )
+    aims = {(line.operation, line.case, line.rows): line for line in reached(run.rows) if not line.of}
     rows = [
         (
             row.operation,
             row.case,
             f"{row.rows:,}",
             f"{row.us:.1f}",
+            _spread(row),
             f"{row.floor_us:.1f}",
             f"{row.ratio:.2f}",
+            f"{aims[key].aim_us:.1f}" if (key := (row.operation, row.case, row.rows)) in aims else "",
             _beside(row),
         )
         for row in run.rows
     ]
     show_table("operations", COLUMNS, rows)
+    note(_states(run.rows))
     lines = [
         (
             line.work,
@@ -93,6 +108,25 @@ def show(run: "KernelsRun") -> None:
             note(f"note: the aims are of one {DEVICE}, and this is {name or 'unknown'}")
     for left_out in run.not_run:
         note(f"note: {left_out}")
+
+
+def _spread(row: "Row") -> str:
+    """What nine of ten repeats took."""
+    if row.low_us is None or row.high_us is None:
+        return ""
+    return f"{row.low_us:.1f} to {row.high_us:.1f}"
+
+
+def _states(rows: Sequence["Row"]) -> str:
+    """In which the device was after the figures."""
+    told = []
+    for values, unit in (
+        ([row.clock_mhz for row in rows if row.clock_mhz is not None], "MHz"),
+        ([row.temperature_c for row in rows if row.temperature_c is not None], "degrees"),
+    ):
+        if values:
+            told.append(f"{min(values)} to {max(values)} {unit}")
+    return f"after a figure the device had {', '.join(told) or 'a clock that it does not tell'}"
 
 
 def _beside(row: "Row") -> str:

@@ -38,7 +38,7 @@ class Aim:
         most = self.us if self.us is not None else other and self.factor * other
         if taken is None or most is None:
             return None
-        return Reached(self.work, self.rows, taken, most, self.said)
+        return Reached(self.work, self.rows, taken, most, self.said, self.operation, self.case, bool(self.of))
 
     @property
     def said(self) -> str:
@@ -51,13 +51,18 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """One line of the aims: us taken, us that it may take, and what those are."""
+    """One line of the aims: us taken, us that it may take, and what those are; the row it is of, and whether
+    of a variant of that.
+    """
 
     work: str
     rows: int
     us: float
     aim_us: float
     aim: str = ""
+    operation: str = ""
+    case: str = ""
+    of: bool = False
 
     @property
     def met(self) -> bool:

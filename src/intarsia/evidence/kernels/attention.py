@@ -165,9 +165,11 @@ class _Mla:
         *,
         other: str = "",
     ) -> None:
-        us = self.bench.finite(case, calls)
+        taken = self.bench.finite(case, calls)
         beside = self.bench.variant(other, other, calls) if other else {}
-        self.bench.table.add("attention", case, rows, us, moved=moved, operations=operations, beside=beside)
+        self.bench.table.add(
+            "attention", case, rows, taken, moved=moved, operations=operations, beside=beside
+        )
 
     def _steps(self, rows: int, context: int, prompt: bool) -> list[Rows]:
         turns = 1 if prompt else TURNS

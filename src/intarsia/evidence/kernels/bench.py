@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.evidence.errors import NumbersError
 from intarsia.evidence.kernels.table import Table
-from intarsia.evidence.kernels.timing import Call, Clock
+from intarsia.evidence.kernels.timing import Call, Clock, Timing
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels import choice
 from intarsia.kernels.errors import KernelError
@@ -18,7 +18,8 @@ NOT_ASKED = "not asked for"
 
 @dataclass(slots=True)
 class Bench:
-    """One run. `rows` are the counts to take in place of each operation's own, none for those.
+    """One run. `rows` are the counts to take in place of each operation's own, none for those; `eager` times
+    calls that cannot be captured.
 
     `skipped` are variants and peers that were not timed, with the reason.
     """
@@ -29,6 +30,8 @@ class Bench:
     table: Table
     rows: Sequence[int] = ()
     peers: bool = False
+    variants: bool = False
+    eager: Clock | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     generator: torch.Generator = field(init=False)
 
@@ -47,7 +50,11 @@ class Bench:
         """Row counts to time of an operation that runs with `least` to `most` rows."""
         return [count for count in self.rows or own if least <= count and (most is None or count <= most)]
 
-    def finite(self, case: str, calls: Sequence[Callable[[], Tensor]]) -> float:
+    def us(self, calls: Sequence[Call]) -> float:
+        """The median alone."""
+        return self.clock(calls).us
+
+    def finite(self, case: str, calls: Sequence[Callable[[], Tensor]]) -> Timing:
         """The time of calls whose results must be finite; raises NumbersError where one is not."""
         for call in calls:
             if not bool(torch.isfinite(call().float()).all()):
@@ -55,10 +62,15 @@ class Bench:
         return self.clock(calls)
 
     def variant(self, name: str, kernel: str, calls: Sequence[Call]) -> dict[str, float]:
-        """Under `name`, the time of the same calls by another kernel; nothing where that refuses."""
+        """Under `name`, the time of the same calls by another kernel; nothing where that refuses, and where
+        variants were not asked for.
+        """
+        if not self.variants:
+            self.skipped.setdefault(name, NOT_ASKED)
+            return {}
         try:
             with choice.forced(kernel):
-                return {name: self.clock(calls)}
+                return {name: self.us(calls)}
         except KernelError as error:
             self.skipped.setdefault(name, error.found)
             return {}
@@ -72,7 +84,7 @@ class Bench:
             self.skipped.setdefault(name, NOT_ASKED)
             return {}
         try:
-            return {name: self.clock(ready())}
+            return {name: self.us(ready())}
         except Exception as error:
             self.skipped.setdefault(name, f"{type(error).__name__}: {error}".partition("\n")[0])
             return {}

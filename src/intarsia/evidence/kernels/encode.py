@@ -59,10 +59,10 @@ def measure(bench: Bench, side: int = SIDE) -> None:
             partial(_encode, one.form, matrix, amax, fault)
             for matrix, amax in zip(matrices, amaxes, strict=True)
         ]
-        us = bench.clock(calls)
+        taken = bench.clock(calls)
         moved = one.passes * matrices[0].nbytes + stored.nbytes
         beside = {} if one.given else _torchao(bench, one.form, matrices)
-        bench.table.add("encode", one.name, side, us, moved=moved, beside=beside)
+        bench.table.add("encode", one.name, side, taken, moved=moved, beside=beside)
 
 
 def _encode(form: str, matrix: Tensor, amax: Tensor | None, fault: Tensor) -> Stored:

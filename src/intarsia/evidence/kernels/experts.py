@@ -18,7 +18,7 @@ from intarsia.kernels.rows import Rows
 ROWS = (1, 8, 32, 128, 512, 2048, 8192)
 ROUTERS = 16
 PRODUCTS, COMPRESSED, GROUPED = "the two products", "scales compressed", "torch._grouped_mm on BF16"
-CASE = "routed experts NVFP4"
+CASE, GROUPING = "routed experts NVFP4", "grouping"
 
 Layer = tuple[ExpertStack, ExpertStack]
 
@@ -48,12 +48,14 @@ def _measure(bench: Bench, rows: int, tiles: Layer, compressed: Layer | None, on
     def whole(layer: Layer) -> list[Callable[[], Tensor]]:
         return [partial(routed_experts, x, r, *layer, config.swiglu_limit, plus) for r in chosen]
 
-    us, beside = bench.finite(CASE, whole(tiles)), {}
+    beside: dict[str, float] = {}
+    taken = bench.finite(CASE, whole(tiles))
     gate_up, down = tiles
     if isinstance(gate_up, PackedExperts) and isinstance(down, PackedExperts):
-        beside[PRODUCTS] = bench.clock([_products(bench, x, r, gate_up, down) for r in chosen])
+        beside[PRODUCTS] = bench.us([_products(bench, x, r, gate_up, down) for r in chosen])
+        _grouping(bench, x, chosen, gate_up, down)
     if compressed is not None:
-        beside[COMPRESSED] = bench.clock(whole(compressed))
+        beside[COMPRESSED] = bench.us(whole(compressed))
     beside |= bench.peer(GROUPED, lambda: _grouped(bench, chosen[0]))
     met = statistics.mean(torch.unique(routing.experts).numel() for routing in chosen)
     operations = 2 * rows * top * 3 * width * config.moe_intermediate_size
@@ -61,7 +63,7 @@ def _measure(bench: Bench, rows: int, tiles: Layer, compressed: Layer | None, on
         "experts",
         CASE,
         rows,
-        us,
+        taken,
         moved=moved(rows, met, one, width),
         operations=operations,
         beside=beside,
@@ -117,6 +119,16 @@ def _products(bench: Bench, x: Tensor, routing: Routing, gate_up: PackedExperts,
     return call
 
 
+def _grouping(
+    bench: Bench, x: Tensor, chosen: Sequence[Routing], gate_up: PackedExperts, down: PackedExperts
+) -> None:
+    """Sorting the pairs into blocks of one expert, and x in the products' order."""
+    runs = [packed_launch.Run(r.experts, gate_up, down, bench.config.swiglu_limit) for r in chosen]
+    taken = bench.clock([partial(run.group, x) for run in runs])
+    written = runs[0].groups.x.nbytes + 4 * runs[0].pairs
+    bench.table.add("experts", GROUPING, x.shape[0], taken, moved=x.nbytes + 4 * runs[0].pairs + written)
+
+
 def _router(bench: Bench, rows: int) -> None:
     """Scores and choice; routers in turn."""
     config = bench.config
@@ -126,10 +138,10 @@ def _router(bench: Bench, rows: int) -> None:
     zeros = bench.integers([0] * rows)
     where = Rows(zeros.long(), zeros, zeros, bench.integers([0, rows]), zeros[:1].unsqueeze(1), 1)
     top, scaling = config.num_experts_per_tok, config.routed_scaling_factor
-    us = bench.clock([partial(route, x, w, bias, where, top=top, scaling=scaling) for w in weights])
+    taken = bench.clock([partial(route, x, w, bias, where, top=top, scaling=scaling) for w in weights])
     read = weights[0].nbytes + bias.nbytes + x.nbytes + rows * top * 8
     operations = 2 * rows * weights[0].numel()
-    bench.table.add("experts", "router BF16", rows, us, moved=read, operations=operations)
+    bench.table.add("experts", "router BF16", rows, taken, moved=read, operations=operations)
 
 
 def _grouped(bench: Bench, routing: Routing) -> Sequence[Call]:

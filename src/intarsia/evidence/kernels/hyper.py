@@ -34,7 +34,7 @@ def measure(bench: Bench) -> None:
         )
         pending = hyper.Pending(bench.numbers(rows, hidden, dtype=wide), mix)
         x = bench.numbers(rows, streams, hidden)
-        us = bench.clock([partial(hyper.site, x, pending, site, rule) for site in sites])
+        taken = bench.clock([partial(hyper.site, x, pending, site, rule) for site in sites])
         # the streams are read, written, and read again by what collects them; then y and the next input
         moved = sites[0].fn.nbytes + rows * hidden * (3 * streams * 2 + 4 + 2)
-        bench.table.add("hyper", "a site", rows, us, moved=moved)
+        bench.table.add("hyper", "a site", rows, taken, moved=moved)

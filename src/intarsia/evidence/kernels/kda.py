@@ -18,7 +18,7 @@ DECODED, VERIFIED, PROMPTS = (1, 8, 32, 128), (1, 8, 32), (1024, 2048, 8192)
 POSITION = 128
 TURNS = 16
 DECODE, VERIFY, PROMPT = "decode", f"verify {DRAFTS + 1} rows a stream", "prompt"
-FLA = "fla-core"
+FLA, FLA_WHOLE = "fla-core", "fla-core, all of it"
 FLA_OPTIONS = {
     "output_final_state": True,
     "use_qk_l2norm_in_kernel": True,
@@ -60,13 +60,16 @@ def _streams(bench: Bench, case: str, each: int, counts: Iterable[int]) -> None:
         firsts = range(0, STREAMS - streams + 1, streams)[:TURNS]
         steps = [_rows(bench, first, streams, each, recurrent=True) for first in firsts]
         given = _projected(bench, steps[0].tokens.shape[0])
-        us = bench.clock(
+        taken = bench.clock(
             [partial(attention_step, given, weights, kept, rows, overlap=True) for rows in steps]
         )
         states = [kept.memory[first : first + streams, 0] for first in firsts]
-        beside = bench.peer(FLA, partial(_fla_rows, bench, states)) if each == 1 else {}
+        beside: dict[str, float] = {}
+        if each == 1:
+            beside |= bench.peer(FLA, partial(_fla_rows, bench, states))
+            beside |= bench.peer(FLA_WHOLE, partial(_fla_rows, bench, states, whole=True))
         moved = moved_by_streams(bench.config, streams, each)
-        bench.table.add("kda", case, streams * each, us, moved=moved, beside=beside)
+        bench.table.add("kda", case, streams * each, taken, moved=moved, beside=beside)
 
 
 def _prompts(bench: Bench, counts: Iterable[int]) -> None:
@@ -75,10 +78,11 @@ def _prompts(bench: Bench, counts: Iterable[int]) -> None:
     for rows in counts:
         given = _projected(bench, rows)
         steps = [_rows(bench, stream, 1, rows, recurrent=False) for stream in range(2)]
-        us = bench.clock([partial(attention_step, given, weights, kept, step) for step in steps])
+        taken = bench.clock([partial(attention_step, given, weights, kept, step) for step in steps])
         beside = bench.peer(FLA, partial(_fla_prompt, bench, rows))
+        beside |= bench.peer(FLA_WHOLE, partial(_fla_prompt, bench, rows, whole=True))
         moved = moved_by_prompt(bench.config, rows)
-        bench.table.add("kda", PROMPT, rows, us, moved=moved, beside=beside)
+        bench.table.add("kda", PROMPT, rows, taken, moved=moved, beside=beside)
 
 
 def _projected(bench: Bench, rows: int) -> Projected:
@@ -139,17 +143,67 @@ def _fla_inputs(bench: Bench, batch: int, rows: int) -> dict[str, Tensor]:
     }
 
 
-def _fla_rows(bench: Bench, states: Sequence[Tensor]) -> list[Call]:
+def _fla_rows(bench: Bench, states: Sequence[Tensor], whole: bool = False) -> list[Call]:
     recurrent = import_module("fla.ops.kda").fused_recurrent_kda
-    inputs = _fla_inputs(bench, states[0].shape[0], 1)
+    batch = states[0].shape[0]
+    inputs = _fla_inputs(bench, batch, 1)
     options = FLA_OPTIONS | {"lower_bound": bench.config.linear_lower_bound}
-    return [partial(recurrent, **inputs, initial_state=state, **options) for state in states]
+    if not whole:
+        return [partial(recurrent, **inputs, initial_state=state, **options) for state in states]
+    update = import_module("fla.modules.causal_conv1d").causal_conv1d_update
+    around = _FlaAround(bench, batch, 1)
+    shape = (batch, bench.config.linear_width, bench.config.linear_conv_kernel_dim)
+    caches = [[bench.numbers(*shape) for _ in "qkv"] for _ in states]
+
+    def call(state: Tensor, kept: list[Tensor]) -> Tensor:
+        mixed = [
+            update(raw, cache, weight=around.taps, activation="silu")[0]
+            for raw, cache in zip(around.raw, kept, strict=True)
+        ]
+        rows = inputs | around.heads_of(mixed)
+        return around.gated(recurrent(**rows, initial_state=state, **options)[0])
+
+    return [partial(call, state, kept) for state, kept in zip(states, caches, strict=True)]
 
 
-def _fla_prompt(bench: Bench, rows: int) -> list[Call]:
+def _fla_prompt(bench: Bench, rows: int, whole: bool = False) -> list[Call]:
     heads, width = bench.config.linear_num_heads, bench.config.linear_head_dim
     chunked = import_module("fla.ops.kda").chunk_kda
     inputs = _fla_inputs(bench, 1, rows)
     state = bench.numbers(1, heads, width, width, dtype=torch.float32)
     options = FLA_OPTIONS | {"lower_bound": bench.config.linear_lower_bound, "safe_gate": True}
-    return [partial(chunked, **inputs, initial_state=state, **options)] * 2
+    if not whole:
+        return [partial(chunked, **inputs, initial_state=state, **options)] * 2
+    convolve = import_module("fla.modules.causal_conv1d").causal_conv1d
+    around = _FlaAround(bench, 1, rows)
+    before = bench.numbers(1, bench.config.linear_width, bench.config.linear_conv_kernel_dim)
+    kept = {"initial_state": before, "output_final_state": True}
+
+    def call() -> Tensor:
+        mixed = [convolve(raw, around.taps, activation="silu", **kept)[0] for raw in around.raw]
+        return around.gated(chunked(**(inputs | around.heads_of(mixed)), initial_state=state, **options)[0])
+
+    return [call] * 2
+
+
+class _FlaAround:
+    """What fla-core has in kernels of their own: a convolution each of q, k and v, then norm and gate."""
+
+    def __init__(self, bench: Bench, batch: int, rows: int) -> None:
+        config = bench.config
+        self.shape = (batch, rows, config.linear_num_heads, config.linear_head_dim)
+        self.raw = [bench.numbers(batch, rows, config.linear_width) for _ in "qkv"]
+        self.taps = bench.numbers(config.linear_width, config.linear_conv_kernel_dim)
+        self.gate = bench.numbers(*self.shape)
+        self.norm = 1 + 0.1 * bench.numbers(config.linear_head_dim)
+        self.eps = config.rms_norm_eps
+        self._gated = import_module("fla.modules.norm.fused_norm_gate").rms_norm_gated
+
+    def heads_of(self, mixed: Sequence[Tensor]) -> dict[str, Tensor]:
+        """q, k and v [batch, rows, heads, width]."""
+        return {name: part.view(self.shape) for name, part in zip("qkv", mixed, strict=True)}
+
+    def gated(self, out: Tensor) -> Tensor:
+        """Norm of each head and the output gate."""
+        result: Tensor = self._gated(out, self.gate, self.norm, None, activation="sigmoid", eps=self.eps)
+        return result

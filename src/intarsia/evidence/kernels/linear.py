@@ -84,17 +84,18 @@ def _measure(bench: Bench, work: Work) -> None:
     for count in bench.counts(ROWS):
         x = bench.numbers(count, work.columns)
         calls = _calls(bench, work, x, sets)
-        us, beside = bench.clock(calls), {}
+        beside: dict[str, float] = {}
+        taken = bench.clock(calls)
         if count == PADDED:
-            beside[SOME_REAL] = bench.clock(_calls(bench, work, x, sets, few))
+            beside[SOME_REAL] = bench.us(_calls(bench, work, x, sets, few))
         if count <= FEW:
             beside |= bench.variant("triton", choice.TRITON, calls)
-        beside[CUBLAS] = bench.clock([partial(cublas, x, w) for w in wide])
+        beside[CUBLAS] = bench.us([partial(cublas, x, w) for w in wide])
         bench.table.add(
             "linear",
             f"{work.name} {work.form}",
             count,
-            us,
+            taken,
             moved=work.moved(sets[0], count),
             operations=2 * count * work.numbers,
             beside=beside,

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from intarsia.core.errors import UsageError
-from intarsia.evidence.kernels import attention, encode, experts, hyper, kda, linear
+from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
 from intarsia.evidence.kernels.aims import reached
 from intarsia.evidence.kernels.bench import Bench
 from intarsia.evidence.kernels.settings import KernelsSettings, Operation
 from intarsia.evidence.kernels.table import Rates, Row, Table
-from intarsia.evidence.kernels.timing import microseconds
+from intarsia.evidence.kernels.timing import eager_microseconds, microseconds
 from intarsia.evidence.machine import clocks, cuda_device, machine
 from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.steps import floors
@@ -30,13 +30,15 @@ MEASURES: Mapping[Operation, Callable[[Bench], None]] = {
     "kda": kda.measure,
     "attention": attention.measure,
     "hyper": hyper.measure,
+    "head": head.measure,
+    "small": small.measure,
     "encode": encode.measure,
+    "storing": storing.measure,
 }
 NOTES = (
     "weights and rows are random; experts are chosen uniformly",
     "every figure is of one operation alone: what a step loses between them is not in it",
-    "embedding, norms by themselves, drawing, decoding of compressed scales and exchanges between ranks are "
-    "not among the operations",
+    "exchanges between ranks are not among the operations",
 )
 
 
@@ -96,6 +98,8 @@ def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> K
             Table(_rates(device, settings.pause), told),
             settings.rows,
             settings.peers,
+            settings.variants,
+            partial(eager_microseconds, pause=settings.pause, budget=settings.budget),
         )
         failed = run_parts(bench, settings.only)
         return KernelsRun(

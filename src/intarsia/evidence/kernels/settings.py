@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from intarsia.core.config import check_integer, check_number
 from intarsia.core.errors import UsageError
 
-Operation = Literal["linear", "experts", "kda", "attention", "hyper", "encode"]
+Operation = Literal["linear", "experts", "kda", "attention", "hyper", "head", "small", "encode", "storing"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 MOST_ROWS = 1 << 16
 
@@ -22,11 +22,13 @@ class KernelsSettings:
     matrices."""
     peers: bool = False
     """Also time peers that are installed, in the same run; cuBLAS on BF16 weights always is."""
+    variants: bool = False
+    """Also time the plain Triton kernels that run where others refuse."""
     device: str = "cuda"
     """CUDA device: cuda or cuda:N."""
-    pause: float = 0.2
+    pause: float = 0.1
     """Seconds in which the device cools before each figure."""
-    budget: float = 0.2
+    budget: float = 0.1
     """Seconds for which a figure's calls are repeated; the median counts."""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from intarsia.evidence.kernels.timing import Timing
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -21,7 +23,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `rows` are those of the call; `beside` are microseconds of variants and peers, by name."""
+    """One figure. `rows` are those of the call; `beside` are microseconds of variants and peers, by name.
+
+    Nine of ten repeats took from `low_us` to `high_us`; clock and temperature are those right after them,
+    None where they are not known.
+    """
 
     operation: str
     case: str
@@ -29,6 +35,10 @@ class Row:
     us: float
     floor_us: float
     beside: Mapping[str, float] = field(default_factory=dict)
+    low_us: float | None = None
+    high_us: float | None = None
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -57,13 +67,24 @@ class Table:
         operation: str,
         case: str,
         rows: int,
-        us: float,
+        taken: Timing,
         *,
         moved: float,
         operations: float = 0.0,
         beside: Mapping[str, float] | None = None,
     ) -> None:
         """Enter a time. Its floor: bytes that must move, or multiplications and additions."""
-        row = Row(operation, case, rows, us, self.rates.floor_us(moved, operations), dict(beside or {}))
+        row = Row(
+            operation,
+            case,
+            rows,
+            taken.us,
+            self.rates.floor_us(moved, operations),
+            dict(beside or {}),
+            taken.low_us,
+            taken.high_us,
+            taken.clock_mhz,
+            taken.temperature_c,
+        )
         self.rows.append(row)
         self.told(row)

@@ -3,28 +3,64 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+
+from intarsia.evidence.machine import clocks
 
 L2_BYTES = 60 << 20  # of the largest card this is for; weights in turn cover it four times
 FEWEST_REPLAYS = 5
 
 Call = Callable[[], object]
-Clock = Callable[[Sequence[Call]], float]
 
 
-def microseconds(calls: Sequence[Call], pause: float, budget: float) -> float:
-    """The median time of one call on the current device: all of them in one graph, replayed for `budget`
-    seconds after a pause in which the device cools.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One figure in microseconds: the median of the repeats, and what nine of ten took at least and at most;
+    the device's state right after it, as far as it is known.
+    """
+
+    us: float
+    low_us: float
+    high_us: float
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
+
+
+Clock = Callable[[Sequence[Call]], Timing]
+
+
+def microseconds(calls: Sequence[Call], pause: float, budget: float) -> Timing:
+    """The time of one call on the current device: all of them in one graph, replayed for `budget` seconds
+    after a pause in which the device cools.
     """
     graph = _captured(calls)
+    return _timed(graph.replay, len(calls), pause, budget)
+
+
+def eager_microseconds(calls: Sequence[Call], pause: float, budget: float) -> Timing:
+    """The same of calls that cannot be captured, as they follow each other; their launches are in it."""
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    all_of_them()
+    torch.cuda.synchronize()
+    return _timed(all_of_them, len(calls), pause, budget)
+
+
+def _timed(run: Call, count: int, pause: float, budget: float) -> Timing:
     time.sleep(pause)
-    _replay(graph)
+    _once(run)
     times: list[float] = []
     finish = time.monotonic() + budget
     while len(times) < FEWEST_REPLAYS or time.monotonic() < finish:
-        times.append(_replay(graph) / len(calls))
-    return statistics.median(times)
+        times.append(_once(run) / count)
+    state = clocks(torch.device("cuda", torch.cuda.current_device()))
+    low, high = (statistics.quantiles(times, n=20, method="inclusive")[place] for place in (0, -1))
+    return Timing(statistics.median(times), low, high, state.get("clock_mhz"), state.get("temperature_c"))
 
 
 def in_turn(one: int, most: int = 24) -> int:
@@ -47,11 +83,11 @@ def _captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _replay(graph: torch.cuda.CUDAGraph) -> float:
-    """Microseconds of one replay."""
+def _once(run: Call) -> float:
+    """Microseconds of one run."""
     begin, end = _event(), _event()
     begin.record()
-    graph.replay()
+    run()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e3
