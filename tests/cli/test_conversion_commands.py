@@ -61,6 +61,8 @@ def test_plan(source, manifest, tmp_path, capsys):
     assert main([*words, "--context", "100000000"]) == 1
     shown = capsys.readouterr().out
     assert "mtp.mlp.experts" in shown
+    assert "equal shares" in shown
+    assert "mlp.experts.*.down_proj" in shown
     assert "[context]" in shown
     assert main([*words[:-1], "lots"]) == 2
 

@@ -191,3 +191,34 @@ def test_unequal_shares_are_told(tmp_path):
     assert not any(cut.equal for cut in result.cuts if cut.reason == "head")
     assert result.as_dict()["cuts"][0]["sizes"] == list(result.cuts[0].sizes)
     assert plan(source, ranks=1).cuts == ()
+
+
+def test_every_weight_has_its_share_in_the_plan(converted):
+    result = plan(converted, ranks=3)
+    table = {name: row for row in result.shares for name in row.names}
+    loaded = {module for module in modules(converted) if modules(converted)[module].format is not None}
+    assert loaded <= set(table)
+    assert len(table) == sum(len(row.names) for row in result.shares)
+    for rank, whole in enumerate(result.ranks):
+        assert sum(row.nbytes[rank] * len(row.names) for row in result.shares) == whole.weights
+    gate = table[L + "3.mlp.experts.0.gate_proj"]
+    assert (gate.reason, gate.axis, gate.unit, gate.equal) == ("width", 0, 64, False)
+    assert [len(part.entries) for part in gate.held] == [128, 64, 64]
+    assert [dict(part.tensors)["weight_scale"] for part in gate.held] == [(128, 8), (64, 8), (64, 8)]
+    norm = table[L + "1.input_layernorm.weight"]
+    assert (norm.reason, norm.axis, norm.equal) == ("replicate", None, True)
+    document = result.as_dict()["shares"]
+    assert {name for row in document for name in row["weights"]} == set(table)
+    assert all(len(row["ranks"]) == 3 for row in document)
+
+
+def test_unequal_shares_of_the_real_geometry(real):
+    rows = {row.pattern: row for row in plan(real, ranks=3).shares}
+    experts = rows[L + "*.mlp.experts.*.down_proj.weight"]
+    assert [len(part.entries) for part in experts.held] == [704, 704, 640]
+    assert [dict(part.tensors)["weight"] for part in experts.held] == [(4096, 704), (4096, 704), (4096, 640)]
+    head = rows["lm_head.weight"]
+    assert [len(part.entries) for part in head.held] == [51648, 51648, 51584]
+    heads = rows[L + "*.self_attn.A_log"]
+    assert [len(part.entries) for part in heads.held] == [22, 21, 21]
+    assert not any(row.equal for row in (experts, head, heads))

@@ -7,13 +7,15 @@ import torch.distributed as dist
 
 from intarsia import api
 from intarsia.checkpoint import open_checkpoint
+from intarsia.core.config import SamplingSettings
 from intarsia.engine.engine import Engine
 from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.requests import Request
+from intarsia.engine.sampling.draw import NUCLEUS_WIDTHS
 from intarsia.engine.settings import StreamSettings
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.planning.plan import plan
-from intarsia.planning.wire import LINKS, Link, Traffic, wire
+from intarsia.planning.wire import CANDIDATES, LINKS, Link, Traffic, wire
 from tests.groups.threads import on_ranks
 
 
@@ -27,10 +29,11 @@ def counted(engine, group):
     return len(sent), sum(sent)
 
 
-@pytest.mark.parametrize("streams", [1, 3])
-def test_a_step_sends_what_was_planned(streams):
+@pytest.mark.parametrize(("streams", "sampling"), [(1, {}), (3, {}), (2, {"temperature": 0.5, "top_p": 0.5})])
+def test_a_step_sends_what_was_planned(streams, sampling):
     settings = StreamSettings(window=128, streams=streams, page=64, drafts=0, copy_drafts=0)
-    requests = [Request(f"r{i}", (5, 99, 300 + i), max_tokens=8) for i in range(streams)]
+    choice = SamplingSettings(**sampling, seed=1 if sampling else None)
+    requests = [Request(f"r{i}", (5, 99, 300 + i), max_tokens=8, sampling=choice) for i in range(streams)]
 
     def work(group):
         engine = RankedEngine(api.load("demo", group=group), settings, group, dist.HashStore())
@@ -46,8 +49,29 @@ def test_a_step_sends_what_was_planned(streams):
         return counted(engine, group)
 
     planned = plan(open_checkpoint("demo"), ranks=2, streams=streams).wire
+    step = planned.sampled if sampling else planned.step
     for exchanges, nbytes in on_ranks(2, work):
-        assert (exchanges, nbytes) == (planned.step.exchanges, planned.step.bytes)
+        assert (exchanges, nbytes) == (step.exchanges, step.bytes)
+
+
+def test_candidates_are_counted_as_they_are_offered():
+    assert NUCLEUS_WIDTHS[0] == CANDIDATES
+
+
+def test_a_reply_that_may_ask_for_any_token_gathers_whole_rows():
+    settings = StreamSettings(window=128, streams=1, page=64, drafts=0, copy_drafts=0)
+    request = Request("r", (5, 99, 300), max_tokens=8, logit_bias={7: 1.0})
+
+    def work(group):
+        engine = RankedEngine(api.load("demo", group=group), settings, group, dist.HashStore())
+        Engine.submit(engine, request)
+        engine._together([engine._inbox.popleft()], [])
+        return counted(engine, group)
+
+    planned = plan(open_checkpoint("demo"), ranks=2).wire
+    for exchanges, nbytes in on_ranks(2, work):
+        assert exchanges == planned.step.exchanges
+        assert nbytes == planned.step.bytes - 8 + planned.whole_row
 
 
 def test_a_prompt_sends_what_was_planned():
@@ -75,8 +99,10 @@ def test_more_ranks_send_more_and_a_ring_halves_it(real_config):
     config = Glm5NextConfig.from_checkpoint_config(real_config)
     two, four = wire(config, 2), wire(config, 4)
     assert two.step.exchanges == four.step.exchanges == 2 * 45 + 2
-    assert two.step.bytes == 90 * 4096 * 4 + 77_440 * 4 + 8
-    assert four.step.bytes == 3 * (90 * 4096 * 4 + 38_720 * 4 + 8)
+    assert two.step.bytes == 90 * 4096 * 4 + 8 + 8
+    assert four.step.bytes == 3 * (90 * 4096 * 4 + 8 + 8)
+    assert two.sampled == Traffic(93, 90 * 4096 * 4 + 8 + 4 + 130 * 8)
+    assert (two.whole_row, four.whole_row) == (77_440 * 4, 3 * 38_720 * 4)
     around = wire(config, 4, ring=True)
     assert (around.hops, around.step.bytes * 3) == (2, four.step.bytes * 2)
     # captured steps have 1, 2, 4, 8, 16, .. rows

@@ -1,6 +1,7 @@
 """intarsia plan: what a load takes on every rank, before anything is read."""
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -10,10 +11,18 @@ from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
 from intarsia.core.config import CacheType
+from intarsia.families.glm5_next.inventory import TEXT
 
 if TYPE_CHECKING:
-    from intarsia.planning.report import Cut, Plan, RankPlan
+    from collections.abc import Sequence
+
+    from intarsia.planning.report import Plan, RankPlan
+    from intarsia.planning.table import SharedWeights
     from intarsia.planning.wire import Wire
+
+
+MOST_TOLD = 4
+"""Ranks whose sizes are told one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +120,7 @@ def show(result: "Plan") -> None:
         _row(rank) for rank in result.ranks
     ])  # fmt: skip
     if result.cuts:
-        columns = ["cut", "axis", "unit", *(f"rank {rank.rank}" for rank in result.ranks), "weights", ""]
-        show_table("shares, entries of the cut axis", columns, [_cut(cut) for cut in result.cuts])
+        show_shares(result)
     if result.wire is not None:
         show_wire(result.wire)
     print(f"exported: {result.exported_tensors:,} tensors, {_bytes(result.exported_bytes)} bytes")
@@ -125,6 +133,23 @@ def show(result: "Plan") -> None:
         )
     for violation in result.violations:
         print(printable(str(violation)))
+
+
+def show_shares(result: "Plan") -> None:
+    """Every weight's share, unequal ones first."""
+    columns = ["weights", "", "format", "shape", "cut", "on each rank", "bytes of one"]
+    for title, kind in _SHARES.items():
+        counts: dict[tuple[object, ...], int] = {}
+        for row in result.shares:
+            if (row.equal, row.axis is None) == kind:
+                cells = tuple(_share(row))
+                counts[cells] = counts.get(cells, 0) + len(row.names)
+        if counts:
+            show_table(title, columns, [[cells[0], count, *cells[1:]] for cells, count in counts.items()])
+    unequal = [row for row in result.shares if not row.equal]
+    for rank in result.ranks:
+        part = sum(row.nbytes[rank.rank] * len(row.names) for row in unequal)
+        print(f"rank {rank.rank}: {_bytes(rank.weights)} bytes, {_bytes(part)} of them in unequal shares")
 
 
 def show_wire(wire: "Wire") -> None:
@@ -149,7 +174,9 @@ def show_wire(wire: "Wire") -> None:
     print(
         f"on the wire: {where} {_bytes(round(wire.token_bytes))} bytes a token "
         f"({_bytes(wire.step.bytes)} in {wire.step.exchanges} exchanges a step of {wire.streams} streams), "
-        f"{_bytes(wire.prompt.bytes)} bytes in {_bytes(wire.prompt.exchanges)} exchanges a prompt"
+        f"{_bytes(wire.prompt.bytes)} bytes in {_bytes(wire.prompt.exchanges)} exchanges a prompt; "
+        f"{_bytes(wire.sampled.bytes - wire.step.bytes)} bytes more a step that draws from nuclei, and "
+        f"{_bytes(wire.whole_row)} a row whose reply may ask for any token's logit"
     )
 
 
@@ -159,9 +186,30 @@ def _row(rank: "RankPlan") -> list[object]:
     return [rank.rank, *map(_bytes, figures), rank.peak_at]
 
 
-def _cut(cut: "Cut") -> list[object]:
-    axis = "columns" if cut.axis else "rows"
-    return [cut.reason, axis, cut.unit, *map(_bytes, cut.sizes), cut.weights, "" if cut.equal else "unequal"]
+_SHARES = {
+    "unequal shares": (False, False),
+    "equal shares": (True, False),
+    "on every rank": (True, True),
+}
+
+
+def _share(row: "SharedWeights") -> list[object]:
+    name = row.pattern.removeprefix(TEXT).removeprefix("layers.*.").removesuffix(".weight")
+    shape = "x".join(map(str, row.shape))
+    sizes = _runs([len(part.entries) for part in row.held])
+    axis = "" if row.axis is None else "columns" if row.axis else "rows"
+    cut = f"{axis}, by {row.unit}" if axis else ""
+    return [name, row.format, shape, cut, sizes if axis else "", _runs(row.nbytes)]
+
+
+def _runs(sizes: "Sequence[int]") -> str:
+    """Sizes of all ranks in their order, equal ones told once."""
+    runs = [(size, len(list(same))) for size, same in groupby(sizes)]
+    if len(runs) == 1:
+        return f"{sizes[0]:,}"
+    if len(sizes) <= MOST_TOLD:
+        return " / ".join(f"{size:,}" for size in sizes)
+    return ", ".join(f"{size:,}" if count == 1 else f"{count} x {size:,}" for size, count in runs)
 
 
 def _bytes(count: int) -> str:

@@ -20,6 +20,7 @@ from intarsia.planning.order import Loading
 from intarsia.planning.report import Cut, Plan, RankPlan
 from intarsia.planning.scratch import Scratch
 from intarsia.planning.shares import Parts, on_ranks
+from intarsia.planning.table import ShareTable
 from intarsia.planning.wire import PROMPT_TOKENS, wire
 from intarsia.planning.working import Working
 from intarsia.selection.errors import SelectionError
@@ -109,6 +110,7 @@ class _Planner:
         self.exported_tensors = 0
         self.loading = Loading(self.family, ranks, working)
         self.scratch = Scratch(ranks) if compressed else None
+        self.shares = ShareTable(ranks)
 
     def select(self, manifest: Manifest | None) -> Selection | None:
         """The resolved manifest; its violations are noted and planning goes on as stored."""
@@ -159,6 +161,7 @@ class _Planner:
                     *(a + b for a, b in zip(row, parts, strict=True))
                 )
             self.loading.add(item, shares, selection)
+            self.shares.add(item, rule, shares)
 
     def _rule(self, item: Item) -> SplitRule | None:
         config = self.family.glm5_next
@@ -245,6 +248,7 @@ class _Planner:
             unused=tuple(self.unused),
             violations=self.found.all(),
             cuts=tuple(_cut(rule, self.ranks, count) for rule, count in self.cuts.items()),
+            shares=tuple(self.shares.rows()),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from intarsia.core.errors import Violation
 from intarsia.planning.caches import CacheBytes
 from intarsia.planning.shares import Parts
+from intarsia.planning.table import SharedWeights
 from intarsia.planning.wire import Wire
 
 Table = Mapping[tuple[str, str], Parts]
@@ -89,6 +90,8 @@ class Plan:
     unused: tuple[str, ...]
     violations: tuple[Violation, ...]
     cuts: tuple[Cut, ...] = ()
+    shares: tuple[SharedWeights, ...] = ()
+    """Every weight that is loaded, those that are cut alike together."""
     wire: Wire | None = None
     """What ranks send each other; None for one rank, and where nothing says how to cut."""
 
@@ -132,6 +135,7 @@ class Plan:
                 }
                 for cut in self.cuts
             ],
+            "shares": [row.as_dict() for row in self.shares],
             "wire": self.wire.as_dict() if self.wire is not None else None,
             "violations": [
                 {name: getattr(item, name) for name in ("rule", "where", "found", "expected", "action")}

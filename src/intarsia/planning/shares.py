@@ -35,6 +35,15 @@ class Parts(NamedTuple):
         return sum(self)
 
 
+class Held(NamedTuple):
+    """What a rank has of one weight: entries of the cut axis (of rows where none is cut), the shape of each
+    of its tensors, and where its first element lies inside a scale block."""
+
+    entries: range
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    origin: tuple[int, int] = (0, 0)
+
+
 def role_of(suffix: str, shape: tuple[int, ...]) -> int:
     """0 for elements, 1 for block scales, 2 for scalars."""
     if suffix in _GLOBALS or (suffix == "weight_scale" and prod(shape) == 1):
@@ -75,15 +84,38 @@ def on_ranks(form: Form, rule: SplitRule | None, ranks: int) -> tuple[Parts, ...
     return Violation("split", "", problem.found, problem.expected, "use another number of ranks")
 
 
-def _cut(form: Form, axis: int, part: range) -> Parts:
-    if form.format is None:
-        return Parts(whole(form).elements // form.shape[axis] * len(part), 0, 0)
+@lru_cache(maxsize=4096)
+def held(form: Form, rule: SplitRule, ranks: int) -> tuple[Held, ...]:
+    """What every rank has of a weight that `on_ranks` can cut."""
+    if ranks == 1 or rule.axis is None:
+        entries = range(form.shape[0] if form.shape else 1)
+        return (Held(entries, tuple((suffix, shape) for suffix, _, shape in form.tensors)),) * ranks
+    found = []
+    for part in shares(rule, ranks):
+        if form.format is None:
+            size = tuple(len(part) if axis == rule.axis else n for axis, n in enumerate(form.shape))
+            found.append(Held(part, ((form.tensors[0][0], size),)))
+            continue
+        stored = _stored(form, rule.axis, part)
+        tensors = tuple((suffix, tuple(tensor.shape)) for suffix, tensor in stored.items())
+        found.append(Held(part, tensors, stored.origin))
+    return tuple(found)
+
+
+def _stored(form: Form, axis: int, part: range) -> formats.Stored:
+    """A share without memory."""
     tensors = {
         suffix: torch.empty(shape, dtype=dtype, device="meta") for suffix, dtype, shape in form.tensors
     }
-    kind = formats.get(form.format)
+    kind = formats.get(form.format or "")
     rows, columns = range(form.shape[-2]), range(form.shape[-1])
-    stored = kind.cut(kind.stored(tensors), part if axis == 0 else rows, part if axis == 1 else columns)
+    return kind.cut(kind.stored(tensors), part if axis == 0 else rows, part if axis == 1 else columns)
+
+
+def _cut(form: Form, axis: int, part: range) -> Parts:
+    if form.format is None:
+        return Parts(whole(form).elements // form.shape[axis] * len(part), 0, 0)
+    stored = _stored(form, axis, part)
     counts = [0, 0, 0]
     for suffix, _, shape in form.tensors:
         counts[role_of(suffix, shape)] += stored[suffix].numel() * stored[suffix].element_size()

@@ -1,8 +1,8 @@
 """What ranks send each other, and the time that it costs over links of known speed.
 
 Every rank's float32 partial sums go to every other rank twice a layer, after attention and after the
-feed-forward half; where a token is drawn, so do the logits of each rank's part of the vocabulary; and each
-step eight bytes by which ranks see that they do the same.
+feed-forward half; where a token is drawn, so do the best candidates of each rank's part of the vocabulary;
+and each step eight bytes by which ranks see that they do the same.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ PROMPT_TOKENS = 8192
 """Of the prompt that is counted when no context is given."""
 CAPTURED_ROWS = (1, 2, 4, 8)
 """Rows of small captured steps; larger ones are counted in multiples of the last."""
+CANDIDATES = 128
+"""Of each rank's part, offered for a nucleus; a flat row asks for more."""
 _FLOAT32 = 4
+_CANDIDATE = 8
 _AGREEMENT = 8
 
 
@@ -58,10 +61,16 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A step in which each of `streams` streams writes a token, and a prompt of `prompt_tokens`."""
+    """A step in which each of `streams` streams writes a token, and a prompt of `prompt_tokens`.
+
+    The likeliest token is drawn in `step`, one from a nucleus in `sampled`; `whole_row` is what a row costs
+    more where a reply may ask for any token: whole rows of logits (penalties, grammars, log-probabilities).
+    """
 
     streams: int
     step: Traffic
+    sampled: Traffic
+    whole_row: int
     prompt_tokens: int
     prompt: Traffic
     ring: bool
@@ -78,7 +87,9 @@ class Wire:
             "streams": self.streams,
             "ring": self.ring,
             "step": {"exchanges": self.step.exchanges, "bytes": self.step.bytes},
+            "sampled_step": {"exchanges": self.sampled.exchanges, "bytes": self.sampled.bytes},
             "bytes_per_token": self.token_bytes,
+            "bytes_per_whole_row": self.whole_row,
             "prompt_tokens": self.prompt_tokens,
             "prompt": {"exchanges": self.prompt.exchanges, "bytes": self.prompt.bytes},
             "links": [
@@ -115,7 +126,8 @@ def wire(
     row = config.hidden_size * _FLOAT32
     layers = config.num_hidden_layers
     part = max(len(own) for own in shares(split_rule(config, "lm_head"), ranks)) * _FLOAT32
-    step = 2 * layers * rows * row + rows * part + _AGREEMENT
+    sums = 2 * layers * rows * row + _AGREEMENT
+    nucleus = _FLOAT32 + (CANDIDATES + 2) * _CANDIDATE  # the peak; candidates, the least of them, the mass
     pieces = [min(PROMPT_ROWS, prompt_tokens - begin) for begin in range(0, prompt_tokens, PROMPT_ROWS)]
     pieces = pieces if by_host else [padded_count(piece) for piece in pieces]
     # a prompt also runs through the MTP layer, which guesses later
@@ -123,7 +135,9 @@ def wire(
     prompt = exchanges * sum(pieces) * row + len(pieces) * _AGREEMENT
     return Wire(
         streams=streams,
-        step=Traffic(2 * layers + 2, step * copies),
+        step=Traffic(2 * layers + 2, (sums + rows * _CANDIDATE) * copies),
+        sampled=Traffic(2 * layers + 3, (sums + rows * nucleus) * copies),
+        whole_row=part * copies,
         prompt_tokens=prompt_tokens,
         prompt=Traffic((exchanges + 1) * len(pieces), prompt * copies),
         ring=ring,
