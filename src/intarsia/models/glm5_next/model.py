@@ -133,7 +133,7 @@ class Glm5NextModel:
             )
         norms = (w.enorm, w.hnorm)
         joined = join_norms(rows.tokens, rows.positions, self.weights.embedding, hidden, norms, eps)
-        x = linear(joined, w.eh_proj)
+        x = linear(joined, w.eh_proj, used=rows.starts[-1:])
         cache = state.mla(len(self.config.mla_layers))
         attention = w.block.attention
         if isinstance(attention, KdaWeights):
