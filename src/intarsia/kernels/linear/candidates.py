@@ -68,20 +68,33 @@ def _few(site: Site) -> Iterator[plan.Few]:
 
 def _many(site: Site) -> Iterator[plan.Many]:
     """The default changed in one respect, and other tiles."""
-    (_, columns, ranges) = site.shape
+    (form,), (_, columns, ranges) = site.formats, site.shape
     start = default(site)
-    shapes = [(start.tile, start.rows, start.warps), *_TILES]
     made = [replace(start, stages=stages) for stages in (2, 3, 4)]
-    made += [replace(start, depth=depth) for depth in (1, 2, 4)]
-    made += [replace(start, tile=tile, rows=rows, warps=warps) for tile, rows, warps in shapes]
+    made += [replace(start, lead=lead) for lead in (2, 4, 8)]
+    made += [replace(start, group=group) for group in (512, 1024, 2048) if site.rows > 512]
+    made += [
+        replace(start, tile=tile, rows=rows, warps=warps, parts=parts)
+        for tile, rows, warps in _TILES
+        for parts in (1, 2)
+    ]
     if ranges > 1:
         made += [replace(one, apart=not start.apart) for one in made]
     for one in made:
-        several = ranges > 1 and not one.apart
-        steps = columns // ranges // plan.STEP
-        fits = one.rows <= max(32, site.rows) and one.stages * one.rows * plan.STEP * 2 <= _SHARED_BYTES
-        if fits and not (several and steps % one.stages):
+        if _fits(one, form, columns // ranges // plan.STEP, ranges, site.rows):
             yield one
+
+
+def _fits(one: plan.Many, form: str, steps: int, ranges: int, rows: int) -> bool:
+    """Whether the kernel's buffers and registers hold it."""
+    several = ranges > 1 and not one.apart
+    return (
+        one.rows <= max(32, rows)
+        and one.stages * one.rows * plan.STEP * 2 <= _SHARED_BYTES
+        and one.parts * one.tile * one.rows <= 128 * 32 * one.warps
+        and not (several and steps % one.stages)
+        and not (form == "FP8_PB_WO" and (one.parts > 1 or one.tile > plan.STEP))
+    )
 
 
 def _bytes(form: str) -> int:

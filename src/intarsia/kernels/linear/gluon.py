@@ -191,12 +191,12 @@ def _launch_many(
         x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=8, num_warps=1
     )
     layout = NVMMASharedLayout(128, 16, 2)
-    first = _first_tiles(sizes, shape.tile)
+    first = _first_tiles(sizes, shape.tile * shape.parts)
     # With blocks and large tiles the activation's registers are one too many: it goes to the second kernel.
     later = shape.apart or (limit is not None and name == "FP8_PB_WO" and shape.rows > 64)
     parts = ranges if shape.apart else 1
     targets = _parts(x, sizes, parts) if later else list(outs)
-    kernels.many_rows[(-(-rows // shape.rows), first[-1], parts)](
+    kernels.many_rows[(-(-rows // shape.rows) * first[-1], parts)](
         TensorDescriptor.from_tensor(ordered, [shape.rows, plan.STEP], layout),
         tuple(_words(weight) for weight in weights),
         tuple(_scales(weight) for weight in weights),
@@ -213,11 +213,13 @@ def _launch_many(
         APART=shape.apart,
         WARPS=shape.warps,
         BN=shape.tile,
+        PARTS=shape.parts,
         NT=shape.rows,
         STAGES=shape.stages,
-        DEPTH=shape.depth,
+        LEAD=shape.lead,
+        GROUP=max(1, shape.group // shape.rows),
         GATED=limit is not None and not later,
-        EVEN=not any(size % shape.tile for size in sizes),
+        EVEN=not any(size % (shape.tile * shape.parts) for size in sizes),
         num_warps=shape.warps,
         launch_pdl=True,
     )

@@ -16,25 +16,32 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_wait
 
 from intarsia.kernels.linear.fragments import swiglu
-from intarsia.kernels.linear.gluon_tiles import COLUMNS, tile_sums
+from intarsia.kernels.linear.gluon_tiles import COLUMNS, sums_layout, tile_sums
 
 
 @gluon.constexpr_function
 def store_layout(ROWS, NT, WARPS):
     """Eight rows of the weight a thread, which are neighbours in the output."""
     lanes = ROWS // 8
-    return gl.BlockedLayout([8, 1], [lanes, 32 // lanes], [1, WARPS], [0, 1])
+    return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [WARPS, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def turned_layout(dtype):
+    return gl.NVMMASharedLayout(128, dtype.primitive_bitwidth, 2)
 
 
 @gluon.jit
 def store_tile(out, stride, y, first, n, row, rows, EVEN: gl.constexpr, WARPS: gl.constexpr):
-    """y [rows of the weight, NT] as rows of the output."""
+    """y [rows of the weight, NT] as rows of the output, turned in shared memory."""
     ROWS: gl.constexpr = y.type.shape[0]
     NT: gl.constexpr = y.type.shape[1]
     LY: gl.constexpr = store_layout(ROWS, NT, WARPS)
-    y = gl.convert_layout(y.to(out.dtype.element_ty), LY)
-    column = gl.expand_dims(first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LY)), 1)
-    r = gl.expand_dims(row + gl.arange(0, NT, layout=gl.SliceLayout(0, LY)), 0)
+    turned = gl.allocate_shared_memory(out.dtype.element_ty, [NT, ROWS], turned_layout(out.dtype.element_ty))
+    turned.permute([1, 0]).store(y.to(out.dtype.element_ty))
+    y = turned.load(LY)
+    column = gl.expand_dims(first + gl.arange(0, ROWS, layout=gl.SliceLayout(0, LY)), 0)
+    r = gl.expand_dims(row + gl.arange(0, NT, layout=gl.SliceLayout(1, LY)), 1)
     inside = r < rows
     if not EVEN:
         inside = inside & (column < n)
@@ -59,23 +66,31 @@ def many_rows(
     APART: gl.constexpr,
     WARPS: gl.constexpr,
     BN: gl.constexpr,
+    PARTS: gl.constexpr,
     NT: gl.constexpr,
     STAGES: gl.constexpr,
-    DEPTH: gl.constexpr,
+    LEAD: gl.constexpr,
+    GROUP: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
     """As `few_rows`, of x [rows, K] as `arrange_rows` leaves it, described by `xd`.
 
-    APART: the programs of the last dimension are ranges; output i is float32 [RANGES, rows, strides[i]], and
-    its padding rows are not written. GATED is for one matrix whose ranges are not apart. Every program waits
-    for the kernel before, which may still run when this one begins.
+    A program takes PARTS neighbouring tiles of BN rows. APART: the programs of the last dimension are ranges;
+    output i is float32 [RANGES, rows, strides[i]]. GATED is for one matrix whose ranges are not apart. Every
+    program waits for the kernel before, which may still run when this one begins.
     """
     COUNT: gl.constexpr = len(weights)
     HALVES: gl.constexpr = 2 if GATED else 1
-    row = gl.program_id(0) * NT
-    program = gl.program_id(1)
-    begin = gl.program_id(2) * (K // RANGES)
+    TILES: gl.constexpr = FIRST[COUNT]
+    # GROUP tiles of rows go through all weights before the next ones: what runs at once shares what it reads.
+    every = gl.cdiv(rows, NT)
+    group = gl.program_id(0) // (GROUP * TILES)
+    wide = gl.minimum(every - group * GROUP, GROUP)
+    within = gl.program_id(0) - group * (GROUP * TILES)
+    program = within // wide
+    row = (group * GROUP + within - program * wide) * NT
+    begin = gl.program_id(1) * (K // RANGES)
     RUNS: gl.constexpr = 1 if APART else RANGES
     weight, scale, tile, n = weights[0], scales[0], program, NS[0]
     for i in gl.static_range(1, COUNT):
@@ -89,32 +104,24 @@ def many_rows(
         real = gl.minimum(gl.load(used), rows)
     FEWER: gl.constexpr = BN // HALVES
     if row < real:
-        y = tile_sums(
-            xd, weight, scale, tile, n, row, begin, K, FORMAT, RUNS, K // RANGES // COLUMNS, WARPS, BN, NT,
-            STAGES, DEPTH, GATED, EVEN,
+        ys = tile_sums(
+            xd, weight, scale, tile, n, row, begin, K, FORMAT, RUNS, K // RANGES // COLUMNS, WARPS, BN, PARTS,
+            NT, STAGES, LEAD, GATED, EVEN,
         )  # fmt: skip
+    else:
+        gdc_wait()
+        ys = (gl.full([BN, NT], 0.0, gl.float32, sums_layout(NT, WARPS)),) * PARTS
+    for part in gl.static_range(PARTS):
         if GATED:
-            y = gl.permute(gl.reshape(y, [BN // 16, 2, 8, NT]), [0, 2, 3, 1])
+            y = gl.permute(gl.reshape(ys[part], [BN // 16, 2, 8, NT]), [0, 2, 3, 1])
             gate, up = gl.split(gl.reshape(y, [BN // 2, NT, 2]))
             result = swiglu(gate, up, LIMIT)
         else:
-            result = y
+            result = ys[part]
+        first = (tile * PARTS + part) * FEWER
         for i in gl.static_range(COUNT):
-            out = outs[i] + gl.program_id(2).to(gl.int64) * rows * strides[i]
+            out = outs[i] + gl.program_id(1).to(gl.int64) * rows * strides[i]
             if COUNT == 1:
-                store_tile(out, strides[i], result, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
+                store_tile(out, strides[i], result, first, NS[i] // HALVES, row, rows, EVEN, WARPS)
             elif (program >= FIRST[i]) & (program < FIRST[i + 1]):
-                store_tile(out, strides[i], result, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS)
-    else:
-        gdc_wait()
-        if not APART:
-            zeros = gl.full([FEWER, NT], 0.0, gl.float32, store_layout(FEWER, NT, WARPS))
-            for i in gl.static_range(COUNT):
-                if COUNT == 1:
-                    store_tile(
-                        outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS
-                    )
-                elif (program >= FIRST[i]) & (program < FIRST[i + 1]):
-                    store_tile(
-                        outs[i], strides[i], zeros, tile * FEWER, NS[i] // HALVES, row, rows, EVEN, WARPS
-                    )
+                store_tile(out, strides[i], result, first, NS[i] // HALVES, row, rows, EVEN, WARPS)

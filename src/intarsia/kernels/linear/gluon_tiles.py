@@ -26,6 +26,11 @@ from intarsia.kernels.linear.fragments import (
 COLUMNS = gl.constexpr(128)  # of a step
 
 
+@gluon.constexpr_function
+def sums_layout(NT, WARPS):
+    return gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, NT, 16])
+
+
 @gluon.jit
 def half_operand(
     words,
@@ -63,16 +68,45 @@ def load_half(wp, sp, step, HALF: gl.constexpr, FORMAT: gl.constexpr):
 
 
 @gluon.jit
+def ahead(
+    ring, wps, sps, step, UNIT: gl.constexpr, LAST: gl.constexpr, LEAD: gl.constexpr, FORMAT: gl.constexpr
+):
+    """The ring without its oldest unit, and with the one LEAD units after unit UNIT of a step.
+
+    A unit is half a step of one part; those of a step come half by half, and part by part within a half.
+    """
+    PARTS: gl.constexpr = len(wps)
+    NEXT: gl.constexpr = UNIT + LEAD
+    PART: gl.constexpr = NEXT % PARTS
+    HALF: gl.constexpr = NEXT // PARTS % 2
+    at = gl.minimum(step + NEXT // (2 * PARTS), LAST)
+    return ring[2:] + load_half(wps[PART], sps[PART], at, HALF, FORMAT)
+
+
+@gluon.jit
+def refill(full, buffers, xd, row, begin, step, STAGE: gl.constexpr, LAST: gl.constexpr, NT: gl.constexpr):
+    """Fetch x into the buffer of the step before, once every warp is past it."""
+    STAGES: gl.constexpr = len(buffers)
+    FREE: gl.constexpr = (STAGE + STAGES - 1) % STAGES
+    more = step + (STAGES - 1) <= LAST
+    mbarrier.expect(full[FREE], NT * COLUMNS * 2, pred=more)
+    gl.thread_barrier()
+    tma.async_copy_global_to_shared(
+        xd, [row, begin + (step + STAGES - 1) * COLUMNS], full[FREE], buffers[FREE], pred=more
+    )
+
+
+@gluon.jit
 def one_step(
-    acc,
+    accs,
     ring,
     buffers,
     full,
     xd,
     row,
     begin,
-    wp,
-    sp,
+    wps,
+    sps,
     step,
     phase,
     STAGE: gl.constexpr,
@@ -81,42 +115,72 @@ def one_step(
     GROUPS: gl.constexpr,
     WARPS: gl.constexpr,
     NT: gl.constexpr,
-    STAGES: gl.constexpr,
-    DEPTH: gl.constexpr,
+    LEAD: gl.constexpr,
     LW: gl.constexpr,
     A: gl.constexpr,
 ):
-    """128 columns more. With blocks of K their product must be complete before its scale can be added."""
+    """128 columns more, for each part: while a unit multiplies, the next is decoded."""
+    PARTS: gl.constexpr = len(wps)
+    for unit in gl.static_range(2 * PARTS):
+        a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
+        if unit == 0:
+            mbarrier.wait(full[STAGE], phase)
+        b = buffers[STAGE].slice(unit // PARTS * 64, 64, 1).permute([1, 0])
+        accs = accs[1:] + (warpgroup_mma(a, b, accs[0], is_async=True),)
+        if PARTS == 1:
+            accs = (warpgroup_mma_wait(1, [accs[0]]),)
+        else:
+            accs = warpgroup_mma_wait(1, [accs[0], accs[1]])
+        if unit == 0:
+            refill(full, buffers, xd, row, begin, step, STAGE, LAST, NT)
+        ring = ahead(ring, wps, sps, step, unit, LAST, LEAD, FORMAT)
+    return accs, ring
+
+
+@gluon.jit
+def one_block(
+    acc,
+    product,
+    factor,
+    ring,
+    buffers,
+    full,
+    xd,
+    row,
+    begin,
+    wps,
+    sps,
+    step,
+    phase,
+    STAGE: gl.constexpr,
+    LAST: gl.constexpr,
+    FORMAT: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WARPS: gl.constexpr,
+    NT: gl.constexpr,
+    LEAD: gl.constexpr,
+    LW: gl.constexpr,
+    A: gl.constexpr,
+):
+    """One block of columns more. Its product is formed from zero, on its way when this returns, and added,
+    times its `factor`, in the next step, when half of that is decoded.
+    """
     a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
+    product = warpgroup_mma_wait(0, [product])
+    acc = gl.fma(product, factor, acc)
+    factor = ring[1]
     mbarrier.wait(full[STAGE], phase)
+    product = gl.full(acc.type.shape, 0.0, gl.float32, acc.type.layout)
     b = buffers[STAGE].slice(0, 64, 1).permute([1, 0])
-    if FORMAT == BLOCK:
-        product = gl.full(acc.type.shape, 0.0, gl.float32, acc.type.layout)
-        product = warpgroup_mma(a, b, product, use_acc=False, is_async=True)
-    else:
-        acc = warpgroup_mma(a, b, acc, is_async=True)
-        acc = warpgroup_mma_wait(1, [acc])
-    # Every warp is past the step before: its buffer is free.
-    FREE: gl.constexpr = (STAGE + STAGES - 1) % STAGES
-    more = step + (STAGES - 1) <= LAST
-    mbarrier.expect(full[FREE], NT * COLUMNS * 2, pred=more)
-    gl.thread_barrier()
-    tma.async_copy_global_to_shared(
-        xd, [row, begin + (step + STAGES - 1) * COLUMNS], full[FREE], buffers[FREE], pred=more
-    )
-    a = half_operand(ring[2], ring[3], FORMAT, GROUPS, WARPS, LW, A)
-    scale = ring[1]
-    ahead = gl.minimum(step + DEPTH, LAST)
-    ring = ring[4:] + load_half(wp, sp, ahead, 0, FORMAT) + load_half(wp, sp, ahead, 1, FORMAT)
+    product = warpgroup_mma(a, b, product, use_acc=False, is_async=True)
+    refill(full, buffers, xd, row, begin, step, STAGE, LAST, NT)
+    ring = ahead(ring, wps, sps, step, 0, LAST, LEAD, FORMAT)
+    a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
     b = buffers[STAGE].slice(64, 64, 1).permute([1, 0])
-    if FORMAT == BLOCK:
-        product = warpgroup_mma(a, b, product, is_async=True)
-        product = warpgroup_mma_wait(0, [product])
-        acc = gl.fma(product, scale, acc)
-    else:
-        acc = warpgroup_mma(a, b, acc, is_async=True)
-        acc = warpgroup_mma_wait(1, [acc])
-    return acc, ring
+    product = warpgroup_mma(a, b, product, is_async=True)
+    product = warpgroup_mma_wait(2, [product])
+    ring = ahead(ring, wps, sps, step, 1, LAST, LEAD, FORMAT)
+    return acc, product, factor, ring
 
 
 @gluon.jit
@@ -193,21 +257,25 @@ def tile_sums(
     STEPS: gl.constexpr,
     WARPS: gl.constexpr,
     BN: gl.constexpr,
+    PARTS: gl.constexpr,
     NT: gl.constexpr,
     STAGES: gl.constexpr,
-    DEPTH: gl.constexpr,
+    LEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
-    """[BN, NT]: RUNS ranges of STEPS steps each, from column `begin` on, added in order."""
+    """PARTS neighbouring tiles, [BN, NT] each: RUNS ranges of STEPS steps each, from column `begin` on, added
+    in order.
+    """
     GROUPS: gl.constexpr = BN // (8 * WARPS)
     LAST: gl.constexpr = RUNS * STEPS - 1
     LW: gl.constexpr = weight_layout(
         1, GROUPS, WARPS, 2 if FORMAT == PLAIN else 1, 2 if FORMAT == PLAIN else 4
     )
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, NT, 16])
+    SUMS: gl.constexpr = sums_layout(NT, WARPS)
     A: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     gl.static_assert(RUNS == 1 or STEPS % STAGES == 0, "the buffers must divide a range")
+    gl.static_assert(FORMAT != BLOCK or PARTS == 1, "a product and its sum leave no registers for two parts")
     buffers = ()
     full = ()
     for _ in gl.static_range(STAGES):
@@ -215,11 +283,18 @@ def tile_sums(
         barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(barrier, count=1)
         full = full + (barrier,)
-    wp, sp = pointers(weight, scale, tile, n, begin, K, FORMAT, BN, WARPS, GATED, EVEN, LW, SUMS)
+    wps = ()
+    sps = ()
+    for part in gl.static_range(PARTS):
+        wp, sp = pointers(
+            weight, scale, tile * PARTS + part, n, begin, K, FORMAT, BN, WARPS, GATED, EVEN, LW, SUMS
+        )
+        wps = wps + (wp,)
+        sps = sps + (sp,)
     ring = ()
-    for j in gl.static_range(DEPTH):
-        at = min(j, LAST)
-        ring = ring + load_half(wp, sp, at, 0, FORMAT) + load_half(wp, sp, at, 1, FORMAT)
+    for j in gl.static_range(LEAD):
+        at = min(j // (2 * PARTS), LAST)
+        ring = ring + load_half(wps[j % PARTS], sps[j % PARTS], at, j // PARTS % 2, FORMAT)
     # Weights are on their way; only now what the kernel before has written is needed.
     gdc_wait()
     for j in gl.static_range(STAGES - 1):
@@ -228,37 +303,71 @@ def tile_sums(
     for j in gl.static_range(STAGES - 1):
         tma.async_copy_global_to_shared(xd, [row, begin + j * COLUMNS], full[j], buffers[j], pred=j <= LAST)
     none = gl.full([BN, NT], 0.0, gl.float32, SUMS)
-    total = none
+    nones = (none,) * PARTS
+    totals = nones
     # Where the total does not fit the registers beside the sums of a range (and the product of a block).
     MOST: gl.constexpr = 32 if FORMAT == BLOCK else 64  # sums a thread
-    SHARED: gl.constexpr = RUNS > 1 and BN * NT // (32 * WARPS) > MOST
+    SHARED: gl.constexpr = RUNS > 1 and PARTS * BN * NT // (32 * WARPS) > MOST
+    kept = ()
     if SHARED:
-        kept = gl.allocate_shared_memory(gl.float32, [BN, NT], gl.SwizzledSharedLayout(8, 1, 8, [1, 0]))
-        kept.store(none)
+        for part in gl.static_range(PARTS):
+            kept = kept + (
+                gl.allocate_shared_memory(gl.float32, [BN, NT], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])),
+            )
+            kept[part].store(none)
     for run in range(RUNS):
-        acc = none
+        accs = nones
+        product = none
+        factor = ring[1]  # of a product that is zero
         for i in range(STEPS // STAGES):
             for j in gl.static_range(STAGES):
                 turn = run * (STEPS // STAGES) + i
-                acc, ring = one_step(
-                    acc, ring, buffers, full, xd, row, begin, wp, sp, turn * STAGES + j, turn & 1, j, LAST,
-                    FORMAT, GROUPS, WARPS, NT, STAGES, DEPTH, LW, A,
-                )  # fmt: skip
+                if FORMAT == BLOCK:
+                    acc, product, factor, ring = one_block(
+                        accs[0], product, factor, ring, buffers, full, xd, row, begin, wps, sps,
+                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, LW, A,
+                    )  # fmt: skip
+                    accs = (acc,)
+                else:
+                    accs, ring = one_step(
+                        accs, ring, buffers, full, xd, row, begin, wps, sps,
+                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, LW, A,
+                    )  # fmt: skip
         for j in gl.static_range(STEPS % STAGES):
-            acc, ring = one_step(
-                acc, ring, buffers, full, xd, row, begin, wp, sp, STEPS // STAGES * STAGES + j,
-                (STEPS // STAGES) & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, STAGES, DEPTH, LW, A,
-            )  # fmt: skip
-        if FORMAT != BLOCK:
-            acc = warpgroup_mma_wait(0, [acc])
-        if SHARED:
-            kept.store(kept.load(SUMS) + acc)
-        elif RUNS == 1:
-            total = acc
+            if FORMAT == BLOCK:
+                acc, product, factor, ring = one_block(
+                    accs[0], product, factor, ring, buffers, full, xd, row, begin, wps, sps,
+                    STEPS // STAGES * STAGES + j, (STEPS // STAGES) & 1, j, LAST, FORMAT, GROUPS, WARPS, NT,
+                    LEAD, LW, A,
+                )  # fmt: skip
+                accs = (acc,)
+            else:
+                accs, ring = one_step(
+                    accs, ring, buffers, full, xd, row, begin, wps, sps,
+                    STEPS // STAGES * STAGES + j, (STEPS // STAGES) & 1, j, LAST, FORMAT, GROUPS, WARPS, NT,
+                    LEAD, LW, A,
+                )  # fmt: skip
+        if FORMAT == BLOCK:
+            product = warpgroup_mma_wait(0, [product])
+            accs = (gl.fma(product, factor, accs[0]),)
+        elif PARTS == 1:
+            accs = (warpgroup_mma_wait(0, [accs[0]]),)
         else:
-            total = total + acc
+            accs = warpgroup_mma_wait(0, [accs[0], accs[1]])
+        sums = ()
+        for part in gl.static_range(PARTS):
+            if SHARED:
+                kept[part].store(kept[part].load(SUMS) + accs[part])
+                sums = sums + (none,)
+            elif RUNS == 1:
+                sums = sums + (accs[part],)
+            else:
+                sums = sums + (totals[part] + accs[part],)
+        totals = sums
     if SHARED:
-        total = kept.load(SUMS)
+        totals = ()
+        for part in gl.static_range(PARTS):
+            totals = totals + (kept[part].load(SUMS),)
     for j in gl.static_range(STAGES):
         mbarrier.invalidate(full[j])
-    return total
+    return totals

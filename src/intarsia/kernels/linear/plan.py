@@ -9,6 +9,8 @@ _RANGES = (1, 2, 4, 8)
 _ENOUGH_WARPS = 1500
 # Ranges -> warps side by side, and rows of the weight a program takes.
 _FEW = {1: (4, 64), 2: (2, 32), 4: (1, 16), 8: (1, 16)}
+# Rows that go through all weights before the next ones, so that what runs at once shares what it reads.
+_GROUP = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +28,18 @@ class Few:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """More rows of x: rows of the weight and of x a program takes, its warps, buffers of x and steps of
-    weights on their way; `apart` where a range is a program.
+    """More rows of x: a program takes `parts` tiles of the weight and one of so many `rows`, with `warps`,
+    buffers of x, and units of weights on their way (half a step of one tile each). `group`: rows that go
+    through all weights before the next ones. `apart` where a range is a program.
     """
 
     tile: int
+    parts: int
     rows: int
     warps: int
     stages: int
-    depth: int
+    lead: int
+    group: int
     apart: bool
 
 
@@ -69,14 +74,14 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
         rows = next(size for size in (32, 64, 128) if count <= size)
         apart = ranges > 1 and -(-weight_rows // 64) < 200
         # Two buffers of 64 rows leave room for four programs on a multiprocessor.
-        most, depth = (4, 4) if rows == 32 else (2, 2)
-        return Many(64, rows, 4, _stages(most, steps, ranges > 1 and not apart), depth, apart)
-    if form == "MXFP8" and ranges == 1 and count > 256:
-        return Many(128, 256, 8, 2, 2, False)
-    if form == "MXFP8" and ranges > 1 and count > 512:
-        return Many(256, 128, 8, 2, 1, False)
+        most, lead = (4, 8) if rows == 32 else (2, 4)
+        return Many(64, 1, rows, 4, _stages(most, steps, ranges > 1 and not apart), lead, _GROUP, apart)
+    if form == "MXFP8" and count > 256:
+        return Many(128, 2, 128, 8, 2, 4, _GROUP, False)
     most = 4 if form == "MXFP8" else 2
-    return Many(128, 128, 8, _stages(most, steps, ranges > 1), 2, False)
+    # A block's product and its sum leave few registers for what is on its way.
+    lead = 2 if form == "FP8_PB_WO" else 4
+    return Many(128, 1, 128, 8, _stages(most, steps, ranges > 1), lead, _GROUP, False)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
