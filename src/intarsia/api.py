@@ -1,5 +1,6 @@
 """The functions a user of the package calls; `intarsia` exports them, importing this when first used."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,13 @@ from intarsia.families.errors import ConfigError
 from intarsia.families.registry import family_of
 from intarsia.groups.group import SINGLE, Group
 from intarsia.groups.join import own_status
+from intarsia.kernels.tuning.use import AUTO, look, use
 from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.loading.export import convert
 from intarsia.loading.reload import reload_weights
 from intarsia.loading.verify import verify_export
 from intarsia.loading.weights import load_weights, prepared
+from intarsia.models.glm5_next.configured import ConfigurationRow, configuration_rows
 from intarsia.models.glm5_next.explain import WeightRow, weight_rows
 from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.planning.plan import plan
@@ -41,6 +44,7 @@ __all__ = [
     "audit",
     "convert",
     "explain",
+    "explain_configurations",
     "explain_steps",
     "generate",
     "inspect",
@@ -56,6 +60,7 @@ __all__ = [
 ]
 
 Path = str | os.PathLike[str]
+_LOG = logging.getLogger(__name__)
 
 
 def inspect(source: Checkpoint | Path) -> Summary:
@@ -97,6 +102,7 @@ def load(
     manifest: Manifest | None = None,
     budget: int | None = None,
     receipt: Path | None = None,
+    tuning: str = AUTO,
     group: Group = SINGLE,
     progress: Progress = SILENT,
 ) -> Glm5NextModel:
@@ -106,12 +112,18 @@ def load(
     `kv_cache_dtype` the form of cached latents ("auto": the same), `expert_scales` that of the block scales
     of NVFP4 experts on a GPU. With a `manifest` the modules it names are converted while they are read;
     `budget` and `receipt` are those of `load_weights`. Nothing is read before every tensor is known to be
-    there in the right shape and format. With a `group` of several ranks this rank's share is loaded, and all
+    there in the right shape and format. `tuning` says which tuned configurations the kernels of the device
+    use from now on: "auto" its own file where that holds (a warning is logged where one is there that does
+    not), "off", or a file. With a `group` of several ranks this rank's share is loaded, and all
     ranks must run the same rows.
 
-    Raises `UsageError` for a device this machine lacks, and what `open_checkpoint` and `load_weights` raise.
+    Raises `UsageError` for a device this machine lacks, `TuningError` for a named file of configurations that
+    does not hold, and what `open_checkpoint` and `load_weights` raise.
     """
     place = usable_device(device)
+    state = use(tuning, place)
+    if state.refused:
+        _LOG.warning("%s", state)
     arrangement = prepared(source, manifest)
     status = own_status(group.rank)
     weights = load_weights(
@@ -166,6 +178,24 @@ def explain_steps(
     return expected_reason(arrangement.config, rows, place, getattr(torch, dtype))
 
 
+def explain_configurations(
+    source: Checkpoint | Path,
+    device: str | torch.device = "cpu",
+    dtype: DataType = "float32",
+    *,
+    manifest: Manifest | None = None,
+    tuning: str = AUTO,
+    expert_scales: ScaleForm = "expanded",
+) -> tuple[str, tuple[ConfigurationRow, ...]]:
+    """With which configurations `load` would run the kernels that have a choice, and in words where those are
+    from. As `explain`, from headers alone; nothing is put to use.
+    """
+    place = usable_device(device)
+    state = look(tuning, place)
+    scales = "compressed" if expert_scales == "resident" else "expanded"
+    return str(state), configuration_rows(prepared(source, manifest), place, dtype, state.table, scales)
+
+
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:
     """The manifest of exact names that a built-in recipe means for a source.
 
@@ -204,6 +234,7 @@ def load_text_model(
         settings.dtype,
         kv_cache_dtype=settings.kv_cache_dtype,
         expert_scales=settings.expert_scales,
+        tuning=settings.tuning,
         group=group,
         progress=progress,
     )

@@ -111,5 +111,9 @@ def test_the_commands(words, capsys):
 
 def test_as_json(capsys):
     assert main(["load", "demo", "--explain", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)
+    assert told["configurations"] == []
+    assert "not cuda" in told["tuning"]
+    assert "not cuda" in told["eager_because"]
+    rows = told["weights"]
     assert set(rows[0]) == {"module", "stored", "run", "operation", "kernel", "reason"}

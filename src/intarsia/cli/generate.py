@@ -37,7 +37,14 @@ class Generate(ReplyOptions):
 
     def run(self) -> int:
         if self.explain:
-            return explain(self.path, self.device, self.dtype, json=self.json)
+            return explain(
+                self.path,
+                self.device,
+                self.dtype,
+                tuning=self.tuning,
+                expert_scales=self.expert_scales,
+                json=self.json,
+            )
         code = start_ranks(self)
         if code is not None:
             return code

@@ -46,6 +46,7 @@ class ReplyOptions(EngineSettings):
             threads=self.threads,
             kv_cache_dtype=self.kv_cache_dtype,
             expert_scales=self.expert_scales,
+            tuning=self.tuning,
             window=self.window,
             drafts=0 if self.no_drafts else self.drafts,
             tp=self.tp,

@@ -31,7 +31,13 @@ def _run(command: Any) -> int:
     }
     settings = settings_from(Path(command.config) if command.config else None, given)
     if command.explain:
-        return explain(command.path, settings.device, settings.dtype)
+        return explain(
+            command.path,
+            settings.device,
+            settings.dtype,
+            tuning=settings.tuning,
+            expert_scales=settings.expert_scales,
+        )
     code = start_ranks(settings)
     if code is not None:
         return code

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from intarsia.cli.explain import values_in_words
 from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
@@ -82,5 +83,5 @@ def _row(one: "Searched") -> tuple[str, ...]:
         f"{found.default_us:.2f} ± {found.default_spread_us / 2:.2f}",
         f"{found.us:.2f} ± {found.spread_us / 2:.2f}" if changed else "-",
         str(one.tried),
-        " ".join(f"{name} {value}" for name, value in values.items()) if changed else "the default",
+        values_in_words(values) if changed else "the default",
     )

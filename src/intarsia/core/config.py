@@ -157,6 +157,9 @@ class EngineSettings(LoadSettings):
     expert_scales: ScaleForm = "expanded"
     """Block scales of NVFP4 experts in a GPU's memory: expanded, or resident in a compressed form of about
     56 % of their bytes, which long prompts write out again, layer by layer, and take longer by that."""
+    tuning: str = "auto"
+    """Tuned configurations of a GPU's kernels: auto, the device's own file if `intarsia tune` wrote one; off;
+    or a file by name, which must then hold for this device. They change no bit."""
     tp: int = 1
     """Ranks the model is spread over; on one host they are started together."""
     rank: int | None = None
@@ -173,6 +176,8 @@ class EngineSettings(LoadSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.tuning, str) or not self.tuning:
+            raise UsageError("tuning", found=f"{self.tuning!r}", expected="auto, off or a file")
         check_integer("tp", self.tp, 1, MOST_RANKS)
         if self.rank is not None:
             check_integer("rank", self.rank, 0, self.tp - 1)

@@ -10,6 +10,7 @@ import torch
 from intarsia.core.errors import UsageError
 from intarsia.core.provenance import code
 from intarsia.core.provenance import machine as host
+from intarsia.kernels.tuning import installed
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -30,6 +31,7 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
             "capability": f"{properties.major}.{properties.minor}",
             "multiprocessors": properties.multi_processor_count,
             "cuda": torch.version.cuda,
+            "kernels": _configured(place),
         }
     return found
 
@@ -66,6 +68,12 @@ def cuda_device(name: str, *, action: str) -> torch.device:
             action=action,
         )
     return torch.device("cuda", int(number or 0))
+
+
+def _configured(device: torch.device) -> str:
+    """Whether the kernels run with tuned configurations now, and since when those are measured."""
+    table = installed(device)
+    return "defaults" if table is None else f"tuned {table.created} at {len(table.found)} sites"
 
 
 def synchronize(device: str | torch.device) -> None:

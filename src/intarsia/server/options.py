@@ -28,7 +28,16 @@ NAMES = {
 # Rarely turned: no flag of their own, but a line in the settings file.
 FILE_ONLY = frozenset(
     (
-        *("threads", "expert_scales", "page", "reply_share", "kept_apart", "kept_minimum", "kept_every"),
+        *(
+            "threads",
+            "expert_scales",
+            "tuning",
+            "page",
+            "reply_share",
+            "kept_apart",
+            "kept_minimum",
+            "kept_every",
+        ),
         *("header_timeout", "body_timeout", "write_timeout", "stall_timeout"),
         *("copy_drafts", "max_connections"),
     )

@@ -9,6 +9,7 @@ from functools import cached_property
 from intarsia.core.json import parse_object
 from intarsia.engine.events import EngineLike
 from intarsia.engine.text.assets import TextAssets
+from intarsia.models.glm5_next.configured import ConfigurationRow
 from intarsia.models.glm5_next.explain import WeightRow
 from intarsia.server.errors import NotFoundError
 from intarsia.server.grammar.compiler import GrammarCompiler
@@ -31,6 +32,10 @@ class ServedModel:
     """Where it was loaded from, as it was asked for."""
     created: int = field(default_factory=lambda: int(time.time()))
     weights: Callable[[], Sequence[WeightRow]] = tuple
+    configurations: Callable[[], Sequence[ConfigurationRow]] = tuple
+    """What kernels with a choice run with."""
+    tuning: str = ""
+    """Where those are from, in words."""
 
     @cached_property
     def end_ids(self) -> frozenset[int]:

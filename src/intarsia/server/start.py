@@ -13,8 +13,10 @@ from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.text import TextAssets
 from intarsia.engine.threads import use_threads
 from intarsia.groups.exchanging import RankGroup
+from intarsia.kernels.tuning.use import look
 from intarsia.loading.arrange import Arrangement, arrange
 from intarsia.loading.shares import share_of
+from intarsia.models.glm5_next.configured import configuration_rows
 from intarsia.models.glm5_next.explain import weight_rows
 from intarsia.server.grammar.compiler import GrammarCompiler
 from intarsia.server.service import ServedModel, Service
@@ -39,7 +41,11 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
     engine = _engine(arrangement, settings, text, grammars, progress)
     place = place_of(settings)
     share = share_of(arrangement, place.rank if place is not None else 0, settings.tp)
-    rows = weight_rows(share, rank_device(settings, torch.device(settings.device)), settings.dtype)
+    where = rank_device(settings, torch.device(settings.device))
+    rows = weight_rows(share, where, settings.dtype)
+    scales = "compressed" if settings.expert_scales == "resident" else "expanded"
+    state = look(settings.tuning, where)
+    configured = configuration_rows(share, where, settings.dtype, state.table, scales)
     model = ServedModel(
         names=settings.served_model_name or (Path(source).resolve().name if source != "demo" else "demo",),
         text=text,
@@ -47,6 +53,8 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
         vocab_size=vocab_size,
         root=source,
         weights=lambda: rows,
+        configurations=lambda: configured,
+        tuning=str(state),
     )
     return Service(settings, model, engine.start(), grammars)
 
@@ -76,6 +84,7 @@ def _engine(
         settings.dtype,
         kv_cache_dtype=settings.kv_cache_dtype,
         expert_scales=settings.expert_scales,
+        tuning=settings.tuning,
         group=group,
         progress=progress,
     )

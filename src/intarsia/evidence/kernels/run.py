@@ -22,6 +22,7 @@ from intarsia.evidence.speed.steps import floors
 from intarsia.evidence.synthetic import geometry
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels import choice
+from intarsia.kernels.tuning.use import use
 
 GEOMETRY = "glm-5.3-flash"
 MEASURES: Mapping[Operation, Callable[[Bench], None]] = {
@@ -90,6 +91,7 @@ def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> K
     if reason:
         raise UsageError("device", found=reason, expected="a GPU that runs Triton kernels")
     with torch.cuda.device(device):
+        use(settings.tuning, device)
         before = clocks(device)
         bench = Bench(
             Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY)),

@@ -26,6 +26,8 @@ class KernelsSettings:
     """Also time the plain Triton kernels that run where others refuse."""
     device: str = "cuda"
     """CUDA device: cuda or cuda:N."""
+    tuning: str = "auto"
+    """Tuned configurations: auto, the device's own file if there is one; off; or a file by name."""
     pause: float = 0.1
     """Seconds in which the device cools before each figure."""
     budget: float = 0.1

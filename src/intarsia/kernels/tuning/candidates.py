@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Configuration = Any
-"""A frozen dataclass of an operation's own, its fields integers, booleans or None."""
+"""A frozen dataclass of an operation's own, its fields integers, booleans, None or tuples of integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,13 @@ def operations() -> tuple[str, ...]:
     return tuple(_OFFERED)
 
 
-def described(configuration: Configuration) -> dict[str, int | bool | str | None]:
+Value = int | bool | str | list[int] | None
+
+
+def described(configuration: Configuration) -> dict[str, Value]:
     """A configuration as JSON values: the name of its class as `form`, and its fields."""
-    return {"form": type(configuration).__name__, **asdict(configuration)}
+    values = asdict(configuration).items()
+    return {
+        "form": type(configuration).__name__,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in values},
+    }

@@ -13,7 +13,7 @@ from intarsia.kernels.tuning.identity import DeviceIdentity, Versions
 
 SCHEMA = "intarsia.tuning/1"
 MAX_BYTES = 16 << 20
-Values = dict[str, int | bool | str | None]
+Values = dict[str, bool | int | str | list[int] | None]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -99,11 +99,13 @@ class Routes:
         await _json(exchange, self._card(name))
 
     async def weights(self, exchange: Exchange) -> None:
-        """How every module is stored and runs."""
+        """How every module is stored and runs, and the configurations of kernels that have a choice."""
         told = {
             "object": "list",
             "kv_cache_dtype": self._service.settings.kv_cache_dtype,
             "data": list(self._service.model.weights()),
+            "tuning": self._service.model.tuning,
+            "configurations": list(self._service.model.configurations()),
         }
         await _json(exchange, told)
 

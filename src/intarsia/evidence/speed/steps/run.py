@@ -15,6 +15,7 @@ from intarsia.evidence.speed.steps.decode import DecodeResult, time_decode
 from intarsia.evidence.speed.steps.prompts import PromptResult, time_prompt
 from intarsia.evidence.speed.steps.settings import DecodeSettings, PrefillSettings, StepsSettings
 from intarsia.evidence.synthetic import geometry, network
+from intarsia.kernels.tuning.use import use
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 RANDOM_CONTEXT = "contexts are random cache rows, not text"
@@ -158,7 +159,9 @@ def _subject(
     if path is not None:
         form = open_form(path)
         model = form.load(str(device), settings.dtype, progress=progress)
+        use(settings.tuning, device)
         return device, (form.label, form, model)
+    use(settings.tuning, device)
     config = geometry(settings.geometry, layers=settings.synthetic)
     dtype = getattr(torch, settings.dtype)
     model = network(config, recipe=settings.recipe, dtype=dtype, device=device)

@@ -18,6 +18,8 @@ class StepsSettings:
     """Recipe whose formats the random network has."""
     device: str = "cuda"
     """CUDA device: cuda or cuda:N."""
+    tuning: str = "auto"
+    """Tuned configurations: auto, the device's own file if there is one; off; or a file by name."""
     dtype: DataType = "bfloat16"
     """Type of activations; weights keep their formats."""
     steps: int = 30
