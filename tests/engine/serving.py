@@ -132,6 +132,7 @@ def assert_clean(engine: Engine, failed_steps: int = 0) -> None:
     assert loop.counters.failed_steps == failed_steps
     assert loop.idle
     assert loop.places.free == engine.settings.streams
+    loop.state.tables.publish()  # the host's decisions after the last step, which no step has brought over
     assert torch.equal(loop.state.page_table, torch.full_like(loop.state.page_table, loop.state.null_page))
     assert not any(cache[:, loop.state.null_page].float().any() for cache in loop.state.paged)
     loop.store.clear()

@@ -7,7 +7,8 @@ from intarsia.engine.sampling import Rows, SamplingSettings, draw
 from intarsia.engine.sampling.candidates import noise
 from intarsia.engine.sampling.fixedpoint import distances, masses, scale, tables
 from intarsia.kernels.draw import noisy_best, takes, total_mass
-from tests.kernels.draws import reference_best, rows_of_draws
+from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
+from tests.kernels.draws import reference_best, rows_of_draws, rows_with_cuts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,3 +55,23 @@ def test_draws_are_the_same_tokens():
         SamplingSettings(temperature=1.0, top_k=50, min_p=0.02, seed=3),
     ] * 6
     assert torch.equal(draw(logits.cuda(), positions.cuda(), choices).cpu(), draw(logits, positions, choices))
+
+
+@pytest.mark.parametrize("count", [1, 3000, 154_880])
+def test_cuts_are_drawn_within_them_by_the_kernels(count):
+    logits, settings, positions = rows_with_cuts(count)
+    rows = Rows.of(settings, positions.cuda())
+    seeds = rows.seed_low, rows.seed_high
+    cuts = Cuts(rows.scales, rows.top_k, rows.top_p, rows.farthest, rows.positions, seeds)
+    on_gpu = logits.cuda()
+    drawn = drawn_token(on_gpu, cuts, tables(on_gpu.device))
+    assert torch.equal(drawn.cpu(), draw(logits, positions, settings))
+    for first in (0, 7, 39):
+        part = [one[first : first + 1] for one in (rows.scales, rows.top_k, rows.top_p, rows.farthest)]
+        alone = Cuts(
+            *part, rows.positions[first : first + 1], tuple(seed[first : first + 1] for seed in seeds)
+        )
+        own = drawn_token(on_gpu[first : first + 1], alone, tables(on_gpu.device))
+        assert torch.equal(own, drawn[first : first + 1])
+    greedy = draw(logits, positions, SamplingSettings(temperature=0.0))
+    assert torch.equal(likeliest_token(on_gpu).cpu(), greedy)

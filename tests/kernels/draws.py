@@ -30,3 +30,30 @@ def reference_best(logits: Tensor, rows: Rows, peak: Tensor, first_id: int) -> T
     ids = torch.arange(first_id, first_id + logits.shape[1])[None]
     value = noise(ids, rows) - distances(logits, peak, rows.scales)
     return value.masked_fill(logits == -torch.inf, -(2**63)).argmax(1)
+
+
+CUTS = (
+    {"top_p": 0.9},
+    {"top_k": 5},
+    {"top_k": 300, "top_p": 0.5},
+    {"min_p": 0.1},
+    {"top_k": 200, "top_p": 0.95, "min_p": 0.01},
+    {"temperature": 0.0},
+    {"temperature": 0.3, "top_p": 0.999},
+    {"temperature": 50.0, "top_p": 0.97},
+    {},
+    {"top_p": 1e-9},
+)
+
+
+def rows_with_cuts(count: int) -> tuple[Tensor, list[SamplingSettings], Tensor]:
+    """Logits [rows, count] of which some are equal, excluded, infinite or no numbers; settings, positions."""
+    generator = torch.Generator().manual_seed(count)
+    settings = [
+        SamplingSettings(**{"temperature": 1.0, "seed": seed, **cuts}) for seed in range(4) for cuts in CUTS
+    ]
+    logits = 3 * torch.randn(len(settings), count, generator=generator)
+    logits[len(CUTS) : 2 * len(CUTS)] = (logits[len(CUTS) : 2 * len(CUTS)] * 2).round() / 2
+    logits[2 * len(CUTS) : 3 * len(CUTS), 1::2] = -torch.inf
+    logits[-1, 0], logits[-2, -1], logits[-3] = torch.nan, torch.inf, -torch.inf
+    return logits, settings, torch.arange(len(settings)) * 77_777

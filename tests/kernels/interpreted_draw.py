@@ -4,10 +4,13 @@ import json
 
 import torch
 
+from intarsia.engine.sampling import Rows, SamplingSettings
+from intarsia.engine.sampling import draw as torch_draw
 from intarsia.engine.sampling.candidates import peaks
 from intarsia.engine.sampling.fixedpoint import distances, masses, tables
 from intarsia.kernels import draw
-from tests.kernels.draws import reference_best, rows_of_draws
+from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
+from tests.kernels.draws import reference_best, rows_of_draws, rows_with_cuts
 
 
 def differing() -> list[str]:
@@ -24,7 +27,20 @@ def differing() -> list[str]:
         total = draw.total_mass(logits, peak, rows.scales, tables(logits.device))
         if not torch.equal(total[finite], masses(distances(logits, peak, rows.scales)).sum(1)[finite]):
             found.append(f"mass of {count}")
-    return found
+    return found + [name for count in (1, 700) for name in drawn_otherwise(count)]
+
+
+def drawn_otherwise(count: int) -> list[str]:
+    """Names of rows whose token is not the torch form's."""
+    logits, settings, positions = rows_with_cuts(count)
+    rows = Rows.of(settings, positions)
+    seeds = rows.seed_low, rows.seed_high
+    cuts = Cuts(rows.scales, rows.top_k, rows.top_p, rows.farthest, positions, seeds)
+    got = drawn_token(logits, cuts, tables(logits.device))
+    expected = torch_draw(logits, positions, settings)
+    found = [f"row {row} of {count}" for row in (got != expected).nonzero().flatten().tolist()]
+    likeliest = torch_draw(logits, positions, SamplingSettings(temperature=0.0))
+    return found + ["likeliest"] * (not torch.equal(likeliest_token(logits), likeliest))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """When a step may be captured, and capturing it."""
 
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from intarsia.kernels import choice
+from intarsia.kernels import aside, choice
 from intarsia.kernels.looks import looks
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ class CudaRecorder:
 
     may_look = False
     buckets: tuple[int, ...] = BUCKETS
+    branches = False
+    """Whether operations that do not need each other run beside each other."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -42,7 +45,10 @@ class CudaRecorder:
     def __call__(self, run: Run[T]) -> Run[T]:
         graph = torch.cuda.CUDAGraph()
         # other threads may use the device meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            aside.allowed() if self.branches else nullcontext(),
+        ):
             outputs = run()
 
         def replay() -> T:

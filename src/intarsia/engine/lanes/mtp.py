@@ -213,4 +213,5 @@ def _in_order(chains: Sequence[_Chain]) -> bool:
 def _index(places: list[int], like: Tensor) -> Tensor:
     """`places` for a look-up in `like` that gives padded rows; padding is never read, so any row will do."""
     padded = places + places[:1] * (padded_count(len(places)) - len(places))
-    return torch.from_numpy(np.array(padded, dtype=np.int64)).to(like.device)
+    index = torch.from_numpy(np.array(padded, dtype=np.int64))
+    return index.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else index

@@ -1,6 +1,7 @@
 """The one draw as it runs inside a captured step: the way is chosen beforehand, and no value is looked at.
 
-What it draws is what `draw` draws, or UNCERTAIN where the first candidates do not settle it.
+What it draws is what `draw` draws, or UNCERTAIN where the first candidates do not settle it. Where a GPU
+holds whole rows of logits nothing is uncertain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,11 @@ from torch import Tensor
 from intarsia.core.config import SamplingSettings
 from intarsia.engine.sampling.candidates import best_noisy, likeliest
 from intarsia.engine.sampling.draw import NOTHING_ALLOWED, NUCLEUS_WIDTHS, allowed, pick
+from intarsia.engine.sampling.fixedpoint import tables
 from intarsia.engine.sampling.rows import NO_LIMIT, Rows, entries
 from intarsia.engine.sampling.shards import WHOLE, Shards
+from intarsia.kernels.draw import takes
+from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
 
 UNCERTAIN = -2
 """The nucleus runs past the candidates: the row is to be drawn again by `draw`."""
@@ -84,8 +88,13 @@ def draw_captured(logits: Tensor, rows: Rows | None, way: Way, shards: Shards = 
 
     logits float32 [R, n] are this rank's part of the vocabulary.
     """
+    alone = not shards.parts and takes(logits)
     if way == Way.GREEDY or rows is None:
-        return shards.likeliest(logits)
+        return likeliest_token(logits) if alone else shards.likeliest(logits)
+    if alone:
+        seeds = rows.seed_low, rows.seed_high
+        cuts = Cuts(rows.scales, rows.top_k, rows.top_p, rows.farthest, rows.positions, seeds)
+        return drawn_token(logits, cuts, tables(logits.device), searching=way != Way.UNCUT)
     peak, first = shards.peaks(logits), shards.first_id
 
     def uncut() -> Tensor:

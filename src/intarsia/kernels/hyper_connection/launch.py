@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from intarsia.kernels.aside import aside, branches, join
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import interpreting, on_device_of
 from intarsia.kernels.hyper_connection.reference import HyperMix
@@ -56,9 +57,9 @@ def site(
 
     The streams and what is pending but for its `y` are not from the launch right before this one.
     """
-    from intarsia.kernels.hyper_connection import triton_collect
     from intarsia.kernels.hyper_connection import triton_site as kernels
 
+    join(streams)
     rows, _, width = streams.shape
     columns = _columns(width)
     chunks = width // columns
@@ -93,36 +94,64 @@ def site(
             **(_UPDATE_OPTIONS if weights.fn.dtype == torch.bfloat16 else {}),
             **_overlap(),
         )
-        triton_collect.collect_rows[(rows + -(-rows // _SPREAD_ROWS),)](
-            after,
-            after.stride(0),
-            after.stride(1),
-            parts,
-            weights.base,
-            weights.scale,
-            weights.norm,
-            x,
-            coefficients.pre,
-            coefficients.post,
-            coefficients.mixing,
-            rows,
-            rule.norm_eps,
-            rule.eps,
-            D=width,
-            WIDTH=_power_of_two(width),
-            CHUNKS=chunks,
-            ITERATIONS=rule.iterations,
-            OVERLAP=not interpreting(),
-            num_warps=4,
-            **_overlap(),
-        )
+        tiles = -(-rows // _SPREAD_ROWS)
+        collecting = (after, parts, weights, x, coefficients, rule)
+        if branches(x):
+            # The next site needs the coefficients, the block before it does not.
+            with aside(x):
+                _collect(*collecting, begin=rows, programs=tiles)
+            _collect(*collecting, begin=0, programs=rows)
+        else:
+            _collect(*collecting, begin=0, programs=rows + tiles)
     return after, x, coefficients
+
+
+def _collect(
+    streams: Tensor,
+    parts: Tensor,
+    weights: "Site",
+    x: Tensor,
+    coefficients: HyperMix,
+    rule: "Rule",
+    *,
+    begin: int,
+    programs: int,
+) -> None:
+    """The second launch of a site, or some of its programs."""
+    from intarsia.kernels.hyper_connection import triton_collect
+
+    rows, width = x.shape
+    triton_collect.collect_rows[(programs,)](
+        streams,
+        streams.stride(0),
+        streams.stride(1),
+        parts,
+        weights.base,
+        weights.scale,
+        weights.norm,
+        x,
+        coefficients.pre,
+        coefficients.post,
+        coefficients.mixing,
+        rows,
+        begin,
+        rule.norm_eps,
+        rule.eps,
+        D=width,
+        WIDTH=_power_of_two(width),
+        CHUNKS=parts.shape[2],
+        ITERATIONS=rule.iterations,
+        OVERLAP=not interpreting(),
+        num_warps=4,
+        **_overlap(),
+    )
 
 
 def finish(streams: Tensor, pending: "Pending", norm: Tensor, norm_eps: float) -> tuple[Tensor, Tensor]:
     """As `hyper_connection.finish`, in one launch."""
     from intarsia.kernels.hyper_connection import triton_site as kernels
 
+    join(streams)
     rows, _, width = streams.shape
     after = streams.new_empty(rows, STREAMS, width)
     hidden = streams.new_empty(rows, width)

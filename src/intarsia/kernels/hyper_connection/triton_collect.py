@@ -103,7 +103,7 @@ def coefficients(
     tl.store(mixing + row * 16 + n, total, mask=valid)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "begin"])
 def collect_rows(
     streams,
     row_stride,
@@ -117,6 +117,7 @@ def collect_rows(
     post,
     mixing,
     rows,
+    begin,
     norm_eps,
     eps,
     D: tl.constexpr,
@@ -125,8 +126,10 @@ def collect_rows(
     ITERATIONS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """x [R, D] and the coefficients. Programs 0 .. rows - 1 take a row each, those after them 16 rows."""
-    program = tl.program_id(0)
+    """x [R, D] and the coefficients. Programs 0 .. rows - 1 take a row each, those after them 16 rows; a
+    launch runs those from `begin` on.
+    """
+    program = tl.program_id(0) + begin
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.aside import aside, join
 from intarsia.kernels.indexer import choose_tokens
 from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step
 from intarsia.kernels.linear import linear, linear_stack, linears, linears_apart
@@ -18,9 +19,10 @@ INDEX_NORM_EPS = 1e-6
 def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows: Rows) -> Tensor:
     """Linear attention of normed rows [R, D]; float32 [R, D], the partial sum of a row-parallel output."""
     used = rows.starts[-1:]
+    with aside(x):
+        beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None), used=used)
+        decay, gate = linears_apart((f, g), (w.f_b, w.g_b), used=used)
     raw = linear_stack(x, (w.q, w.k, w.v), used=used)
-    beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None), used=used)
-    decay, gate = linears_apart((f, g), (w.f_b, w.g_b), used=used)
     parameters = Parameters(
         taps=w.conv,
         a_log=w.a_log,
@@ -31,6 +33,7 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
     )
     projected = Projected(raw=raw, decay=decay, gate=gate, beta=beta)
     kept = Cache(memory=cache.memory, window=cache.window, current=cache.current)
+    join(x)
     y = attention_step(projected, parameters, kept, rows, overlap=True)
     return linear(y, w.o, out_dtype=torch.float32, used=used)
 
@@ -50,14 +53,11 @@ def mla(
     """
     key, value = config.qk_nope_head_dim, config.v_head_dim
     used = rows.starts[-1:]
-    chooses = selected is None
     if selected is None:
         q, selected = select(x, w, config, cache, rows)
     else:
         raw, latent = linears(x, [w.q_a, w.kv_a], used=used)
-        q = linear(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w.q_b, used=used)
-    # This rank's heads. What chooses tokens was launched after what wrote q.
-    q = absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value, settled=chooses)
+        q = _queries(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w, config, used)
     attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales)
     y = expand_values(attended, w.kv_b, key, value)
     return linear(y, w.o, out_dtype=torch.float32, used=used), selected
@@ -66,22 +66,35 @@ def mla(
 def select(
     x: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache, rows: Rows
 ) -> tuple[Tensor, Tensor]:
-    """Queries [R, H * K] and the token positions int32 [R, S] that each row attends to; the rows' own latents
-    and keys are stored first.
+    """Absorbed queries [R, H, L] and the token positions int32 [R, S] that each row attends to; the rows' own
+    latents and keys are stored first.
     """
     i, used = w.indexer, rows.starts[-1:]
-    # Head weights in float32: rounding here reorders near ties.
-    raw, latent, raw_keys, gates, head_weights = linears(
-        x, [w.q_a, w.kv_a, i.wk, i.gate, i.weights], [None] * 4 + [torch.float32], used=used
-    )
+    with aside(x):
+        # Head weights in float32: rounding here reorders near ties.
+        raw_keys, gates, head_weights = linears(
+            x, [i.wk, i.gate, i.weights], [None, None, torch.float32], used=used
+        )
+    raw, latent = linears(x, [w.q_a, w.kv_a], used=used)
+    join(x)
     keys = IndexKeys(
         raw_keys, gates, i.k_norm, i.k_norm_bias, INDEX_NORM_EPS, i.ape, cache.tail, cache.pooled
     )
     q_latent = enter_rows(_latents(raw, latent, w, config, cache), keys, rows)
-    q, queries = linears(q_latent, [w.q_b, i.wq_b], used=used)
+    with aside(x):
+        q = _queries(q_latent, w, config, used)
+    queries = linear(q_latent, i.wq_b, used=used)
     queries = queries.view(-1, config.index_n_heads, config.index_head_dim)
-    top, group = config.index_topk, config.index_kpool
-    return q, choose_tokens(queries, head_weights, cache.pooled, rows, top, group)
+    selected = choose_tokens(queries, head_weights, cache.pooled, rows, config.index_topk, config.index_kpool)
+    join(x)
+    return q, selected
+
+
+def _queries(q_latent: Tensor, w: MlaWeights, config: Glm5NextConfig, used: Tensor) -> Tensor:
+    """The queries of this rank's heads [R, H, L], in latent space."""
+    key, value = config.qk_nope_head_dim, config.v_head_dim
+    q = linear(q_latent, w.q_b, used=used)
+    return absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)
 
 
 def _latents(raw: Tensor, latent: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache) -> Latents:

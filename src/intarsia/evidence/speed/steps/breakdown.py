@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from intarsia.formats import Stored
+from intarsia.kernels import aside
 from intarsia.models.glm5_next import attention, feed_forward, model
 
 OPERATIONS = "intarsia.kernels"
@@ -74,12 +75,13 @@ class Marks:
 
 @contextmanager
 def marked_operations() -> Iterator[Marks]:
-    """Inside the block the network's operations are marked."""
+    """Inside the block the network's operations are marked, and none runs beside another."""
     marks, found = Marks(), list(_operations())
     for module, name, operation in found:
         setattr(module, name, marks.marked(name, operation))
     try:
-        yield marks
+        with aside.in_order():
+            yield marks
     finally:
         for module, name, operation in found:
             setattr(module, name, operation)
@@ -155,8 +157,12 @@ def _operations() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
         modules += [value for value in vars(module).values() if _is_package(value) and value not in modules]
     for module in modules:
         for name, value in vars(module).items():
-            if isinstance(value, FunctionType) and value.__module__.startswith(OPERATIONS):
+            if isinstance(value, FunctionType) and _is_operation(value):
                 yield module, name, value
+
+
+def _is_operation(value: FunctionType) -> bool:
+    return value.__module__.startswith(OPERATIONS) and value.__module__ != aside.__name__
 
 
 def _is_package(value: object) -> bool:

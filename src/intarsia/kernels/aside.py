@@ -1,0 +1,83 @@
+"""Work of a captured step that runs beside other work of it: a second branch of the graph.
+
+Kernels of few rows leave most of a GPU idle, and often wait for each other only because they were launched in
+turn. Where nobody allows it everything runs in its order.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ALLOWED: ContextVar[bool] = ContextVar("branches allowed", default=False)
+_FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
+
+
+@dataclass(slots=True)
+class _Side:
+    stream: torch.cuda.Stream
+    open: bool = False
+
+
+_SIDES: dict[torch.device, _Side] = {}
+
+
+@contextmanager
+def aside(like: Tensor) -> Iterator[None]:
+    """Launches inside the block need not be over when those after it begin, up to `join`.
+
+    They come after everything that was launched before. What they read must stay referenced until then; one
+    block may follow another before they are joined.
+    """
+    if not branches(like):
+        yield
+        return
+    side = _SIDES.setdefault(like.device, _Side(torch.cuda.Stream(like.device)))  # type: ignore[no-untyped-call]
+    side.stream.wait_stream(torch.cuda.current_stream(like.device))
+    side.open = True
+    with torch.cuda.stream(side.stream):
+        yield
+
+
+def join(like: Tensor) -> None:
+    """What is launched from here on comes after all that was launched aside."""
+    side = _SIDES.get(like.device)
+    if side is None or not side.open:
+        return
+    main = torch.cuda.current_stream(like.device)
+    if main != side.stream:
+        main.wait_stream(side.stream)
+        side.open = False
+
+
+@contextmanager
+def allowed() -> Iterator[None]:
+    """Lets what is captured inside the block branch."""
+    token = _ALLOWED.set(True)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+@contextmanager
+def in_order() -> Iterator[None]:
+    """Inside the block nothing runs aside, whoever allows it."""
+    token = _FORBIDDEN.set(True)
+    try:
+        yield
+    finally:
+        _FORBIDDEN.reset(token)
+
+
+def branches(like: Tensor) -> bool:
+    """Whether `aside` opens a branch here, rather than running everything in its order."""
+    if not _ALLOWED.get() or _FORBIDDEN.get() or not like.is_cuda:
+        return False
+    if not torch.cuda.is_current_stream_capturing():
+        return False
+    side = _SIDES.get(like.device)
+    return side is None or torch.cuda.current_stream(like.device) != side.stream
