@@ -54,6 +54,9 @@ class ThreadGroup:
         assert len({part.shape for part in found}) == 1
         return found
 
+    def largest(self, numbers):
+        return torch.stack(self.gather(numbers)).amax(0)
+
     def gather_columns(self, tensor, widths):
         padded = torch.nn.functional.pad(tensor, (0, max(widths) - tensor.shape[1]))
         return torch.cat(

@@ -121,6 +121,10 @@ class RankGroup(ABC):
         padded = torch.nn.functional.pad(tensor, (0, most - tensor.shape[1]))
         return side_by_side(self.gather(padded), widths)
 
+    def largest(self, numbers: Tensor) -> Tensor:
+        """The largest over all ranks of each number; NaN where one is."""
+        return torch.stack(self.gather(numbers)).amax(0)
+
     def barrier(self, what: str) -> None:
         """Return once every rank is here."""
         self._status.tell(f"waits for the other ranks: {what}")

@@ -41,6 +41,10 @@ class Group(Protocol):
         """The ranks' columns [R, widths[rank]] side by side."""
         ...
 
+    def largest(self, numbers: Tensor) -> Tensor:
+        """The largest over all ranks of each number; NaN where one is."""
+        ...
+
     def barrier(self, what: str) -> None:
         """Return once every rank is here."""
         ...
@@ -76,6 +80,10 @@ class SingleRank:
     def gather_columns(self, tensor: Tensor, widths: Sequence[int]) -> Tensor:
         """The columns themselves."""
         return tensor
+
+    def largest(self, numbers: Tensor) -> Tensor:
+        """The numbers themselves."""
+        return numbers
 
     def barrier(self, what: str) -> None:
         """Return at once."""

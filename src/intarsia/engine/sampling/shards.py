@@ -52,9 +52,7 @@ class Shards:
 
     def peaks(self, own: Tensor) -> Tensor:
         """The largest logit of each whole row, or NaN where there is one."""
-        # maximum, unlike a sort, lets NaN through
-        found = self.group.gather(peaks(own))
-        return found[0] if len(found) == 1 else torch.stack(found).amax(0)
+        return self.group.largest(peaks(own))
 
     def merged(self, own: Candidates) -> Candidates:
         """All ranks' candidates as those of the whole vocabulary."""
