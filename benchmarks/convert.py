@@ -198,7 +198,7 @@ def phases(options: argparse.Namespace) -> dict[str, Any]:
             found |= {
                 "thread_reading": times.reading, "thread_without_buffer": times.no_buffer,
                 "caller_without_bytes": times.no_bytes, "caller_busy": told - started - times.no_bytes,
-                "read_directly": staging.ahead.left,
+                "read_directly": staging.ahead.left(),
             }  # fmt: skip
         found["working"] = loader.most_working
         return found

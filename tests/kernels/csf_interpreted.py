@@ -27,9 +27,9 @@ def scales(rows: int, columns: int, odd: float, seed: int) -> Tensor:
     return torch.where(torch.rand(rows, columns, generator=g) < odd, far, near)
 
 
-def expanded(codec: str, parts: list[dict[str, Tensor]], outs: list[Tensor]) -> Tensor:
+def expanded(codec: str, parts: list[dict[str, Tensor]], stack: Tensor, which: list[int]) -> Tensor:
     last = csf.components(codec)[-1]
-    batch = Batch(codec, outs, [part[last].numel() for part in parts])
+    batch = Batch(codec, stack, which, [part[last].numel() for part in parts])
     for index, part in enumerate(parts):
         for name, target in batch.components(index).items():
             target.view(-1).copy_(part[name].view(-1))
@@ -43,7 +43,7 @@ def right(codec: str, rows: int, columns: int, device: str = "cpu") -> bool:
         {name: part.to(device) for name, part in csf.encode(matrix, codec).items()} for matrix in matrices
     ]
     out = torch.full((5, rows, columns), 7, dtype=torch.uint8, device=device)
-    fault = expanded(codec, parts, [out[3], out[1], out[4]])
+    fault = expanded(codec, parts, out, [3, 1, 4])
     equal = all(torch.equal(out[place].cpu(), m) for place, m in zip((3, 1, 4), matrices, strict=True))
     return equal and not bool(fault) and bool((out[[0, 2]] == 7).all())
 
@@ -54,8 +54,8 @@ def broken(device: str = "cpu") -> Iterator[tuple[str, bool]]:
         good = csf.encode(scales(ROWS, COLUMNS, 0.3, 5), codec)
         for name, changed in changes(good):
             part = {key: tensor.to(device) for key, tensor in (good | changed).items()}
-            out = torch.empty(ROWS, COLUMNS, dtype=torch.uint8, device=device)
-            yield f"{codec}: {name}", bool(expanded(codec, [part], [out]))
+            out = torch.empty(1, ROWS, COLUMNS, dtype=torch.uint8, device=device)
+            yield f"{codec}: {name}", bool(expanded(codec, [part], out, [0]))
 
 
 def _slab_faults(good: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:

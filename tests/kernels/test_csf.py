@@ -37,7 +37,7 @@ def test_the_expansion_compiles_without_spills(monkeypatch, codec):
     name = launch.LAYOUTS[codec].kernel
     kernel = Compiled(getattr(triton_csf, name))
     monkeypatch.setattr(triton_csf, name, kernel)
-    Batch(codec, [torch.empty(2048, 256, dtype=torch.uint8)], [1500]).expand()
+    Batch(codec, torch.empty(1, 2048, 256, dtype=torch.uint8), [0], [1500]).expand()
     assert usage(kernel.built[0])["stack"] == 0
 
 

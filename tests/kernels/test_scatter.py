@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,15 +32,31 @@ def test_it_compiles_without_spills(monkeypatch):
 
     kernel = Compiled(triton_scatter.scatter_bytes)
     monkeypatch.setattr(triton_scatter, "scatter_bytes", kernel)
-    operation.scatter(torch.empty(64, dtype=torch.uint8), [(0, 4096, 64)])
+    monkeypatch.setattr(operation, "scatters", lambda device: True)
+    operation.scatter(torch.empty(64, dtype=torch.uint8), np.array([[0, 4096, 64]]))
     assert usage(kernel.built[0])["stack"] == 0
 
 
-def test_on_a_cpu_tensors_are_copied_one_by_one():
+def test_on_a_cpu_every_byte_finds_its_place():
     assert not operation.scatters(torch.device("cpu"))
+    assert fine()
+
+
+def test_rows_of_a_table_are_the_parts_cut_small():
+    place, address, count = np.array([[3, 1000, 1], [7, 2000, 2 * operation.CHUNK + 5]]).T
+    rows, part = operation.table(place, address, count)
+    chunk = operation.CHUNK
+    assert rows.tolist() == [
+        [3, 1000, 1],
+        [7, 2000, chunk],
+        [7 + chunk, 2000 + chunk, chunk],
+        [7 + 2 * chunk, 2000 + 2 * chunk, 5],
+    ]
+    assert part.tolist() == [0, 1, 1, 1]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_every_byte_finds_its_place():
     assert fine("cuda")
+    assert fine("cuda", torch.empty((200, 3), dtype=torch.int64, pin_memory=True))

@@ -92,22 +92,28 @@ def show(run: "LoadsRun") -> None:
     phases = [
         (
             sample.form,
+            f"{sample.rate / 1e9:.2f}",
             f"{sample.headers:.3f}",
             f"{sample.load:.3f}",
-            "-" if sample.waiting is None else f"{sample.waiting:.3f}",
+            *(
+                "-" if seconds is None else f"{seconds:.3f}"
+                for seconds in (sample.planning, sample.sending, sample.waiting)
+            ),
             f"{sample.device_after:.3f}",
-            "-" if sample.reading is None else f"{sample.reading:.3f}",
-            "-" if sample.no_buffer is None else f"{sample.no_buffer:.3f}",
+            *("-" if seconds is None else f"{seconds:.3f}" for seconds in (sample.reading, sample.no_buffer)),
         )
         for sample in run.samples
     ]
     columns = (
         "load",
+        "GB/s",
         "headers",
         "load",
-        "of it without bytes",
+        "of it: check, plan",
+        "copy, scatter",
+        "wait for bytes",
         "device after",
-        "threads: reading",
+        "threads: read",
         "no buffer",
     )
     show_table("seconds by phase", columns, phases)

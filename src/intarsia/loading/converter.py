@@ -2,11 +2,11 @@
 
 Encoding is a pure function of a matrix (and, under a shared global scale, of the others that share it), so
 cutting the work into rows changes no byte. Of a rank's share only the window around it is encoded, and read
-too where no number has to be known of the whole matrix.
+too where no number has to be known of the whole matrix, or the ranks find that number together.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -15,21 +15,22 @@ from intarsia.core.errors import IntarsiaError
 from intarsia.core.progress import Phase
 from intarsia.formats.sources import Deferred
 from intarsia.kernels.encode import encode
-from intarsia.loading.ahead import Span
+from intarsia.loading.asks import Span
 from intarsia.loading.errors import ConvertError
 from intarsia.loading.layout import source_bytes
 from intarsia.loading.ledger import Ledger
+from intarsia.loading.maxima import Largest, magnitude
 from intarsia.loading.sinks import Sink
 from intarsia.loading.sources import SIDE, MatrixSource
 from intarsia.loading.staging import Staging
+from intarsia.loading.units import Units, key_of, together
 from intarsia.loading.window import Window, whole
-from intarsia.planning.items import needs_largest, unit_key
-from intarsia.planning.order import element_bytes
+from intarsia.planning.items import needs_largest
 from intarsia.planning.working import Step, Working
 from intarsia.selection.resolve import Selection, Target
 
 Job = tuple[Target, Sink]
-T = TypeVar("T")
+Noting = Callable[[str], AbstractContextManager[None]]
 
 
 class Converter:
@@ -42,15 +43,20 @@ class Converter:
         staging: Staging,
         phase: Phase,
         budget: int | None = None,
+        *,
+        ranks: int = 1,
+        largest: Largest | None = None,
     ) -> None:
+        """`largest` compares numbers among `ranks` ranks; without it each reads whole matrices where a number
+        has to be known of them.
+        """
+        self._compare = largest
         self._modules = modules
         self._staging = staging
         self._phase = phase
-        self._working = Working(staging.device.type, budget)
+        working = Working(staging.device.type, budget)
+        self._units = Units(selection, modules, working, ranks, largest is not None)
         self.ledger = Ledger(budget)
-        self._units: dict[str, list[Target]] = {}
-        for target in selection.targets.values():
-            self._units.setdefault(_key(target), []).append(target)
         self._largest: dict[str, torch.Tensor] = {}
         # On a GPU every look at a value would wait until it has done all it was told.
         self.deferring = staging.device.type != "cpu"
@@ -60,20 +66,7 @@ class Converter:
 
         `known` remembers from call to call which largest magnitudes have been found.
         """
-        for key, unit in _together(parts).items():
-            members = [target for target, _ in unit]
-            if self._holds(key, members):
-                unit = [(target, None) for target in members]
-            elif needs_largest(members[0].format) and key not in known:
-                known.add(key)
-                unit = [(target, None) for target in self._units[key]] + unit
-            for target, window in unit:
-                module = self._modules[target.module]
-                if module.format is None:
-                    entry = module.tensors["weight"]
-                    rows = window.rows if window is not None else range(entry.shape[0])
-                    row = entry.nbytes // entry.shape[0]
-                    yield Span(entry, rows.start * row, rows.stop * row)
+        yield from self._units.spans(parts, known)
 
     def convert(self, jobs: Iterable[Job]) -> None:
         """Encodes matrices into their sinks, those that share a global scale together.
@@ -81,24 +74,31 @@ class Converter:
         Raises ConvertError naming the module and element that cannot be encoded, and BudgetError. On a GPU
         that is known when all jobs are done, and the element is looked for in the source.
         """
-        together = _together(jobs)
-        if not self.deferring:
-            for key, unit in together.items():
-                self._unit(key, unit)
-            return
-        faults = torch.zeros(len(together), dtype=torch.bool, device=self._staging.device)
-        for index, (key, unit) in enumerate(together.items()):
-            with Deferred(faults[index]):
-                self._unit(key, unit)
-        for key, fault in zip(together, faults.tolist(), strict=True):
-            if fault:
-                self._explain(key)
+        units = together(jobs)
+        faults = torch.zeros(len(units), dtype=torch.bool, device=self._staging.device)
+        noted = dict(zip(units, faults.unbind(), strict=True))
+
+        def noting(key: str) -> AbstractContextManager[None]:
+            return Deferred(noted[key]) if self.deferring else nullcontext()
+
+        windows = {key: [(target, sink.window) for target, sink in unit] for key, unit in units.items()}
+        for batch in self._units.batches(windows):
+            if batch.shared:
+                self._encode_shared({key: units[key] for key in batch.keys}, batch.held, noting)
+                continue
+            (key,) = batch.keys
+            with noting(key):
+                self._unit(key, units[key])
+        if self.deferring:
+            for key, fault in zip(units, faults.tolist(), strict=True):
+                if fault:
+                    self._explain(key)
 
     def _explain(self, key: str) -> None:
         """Raises ConvertError for a unit that could not be encoded."""
-        for target in self._units[key]:
+        for target in self._units.members(key):
             self._largest_of(target)
-        member = self._units[key][0]
+        member = self._units.members(key)[0]
         raise ConvertError(
             member.module,
             found="values that were not finite, and are now",
@@ -107,8 +107,8 @@ class Converter:
         )
 
     def _unit(self, key: str, jobs: Sequence[Job]) -> None:
-        steps = [self._step(target) for target, _ in jobs]
-        hold = self._holds(key, [target for target, _ in jobs])
+        steps = [self._units.step(target) for target, _ in jobs]
+        hold = self._units.holds(key, [target for target, _ in jobs])
         with self.ledger.hold(max(step.nbytes for step in steps), jobs[0][0].module):
             if hold:
                 self._encode_held(jobs, steps)
@@ -116,16 +116,77 @@ class Converter:
             largest = None
             if needs_largest(jobs[0][0].format):
                 if key not in self._largest:
-                    self._largest[key] = _most(self._largest_of(member) for member in self._units[key])
+                    self._largest[key] = _most(
+                        self._largest_of(member) for member in self._units.members(key)
+                    )
                 largest = self._largest[key]
             for (target, sink), step in zip(jobs, steps, strict=True):
                 source = self._source(target)
                 self._encode(target, source, sink, step.rows, largest)
                 self._phase.advance(source_bytes(self._modules[target.module]))
 
-    def _holds(self, key: str, targets: Sequence[Target]) -> bool:
-        complete = len(targets) == len(self._units[key])
-        return complete and all(self._step(target).hold for target in targets)
+    def _encode_shared(self, units: Mapping[str, Sequence[Job]], hold: bool, noting: Noting) -> None:
+        """Encodes a rank's parts of matrices, whose largest magnitudes all ranks compare in between."""
+        jobs = [job for unit in units.values() for job in unit]
+        steps = {target.module: self._units.step(target) for target, _ in jobs}
+        kept = sum(self._units.part_bytes(target, sink.window) for target, sink in jobs) if hold else 0
+        encoding = max(
+            step.nbytes - (self._units.nbytes(key_of(target)) if step.hold else 0)
+            for (target, _), step in zip(jobs, steps.values(), strict=True)
+        )
+        with self.ledger.hold(kept + encoding, jobs[0][0].module):
+            parts = {target.module: self._part(target, sink, hold) for target, sink in jobs}
+            own = [
+                _most(
+                    magnitude(some)
+                    for target, sink in unit
+                    for some in _in_rows(parts[target.module], sink.window, steps[target.module].rows)
+                )
+                for unit in units.values()
+            ]
+            compare = self._compare or (lambda numbers: numbers)
+            for (key, unit), largest in zip(units.items(), compare(torch.stack(own)).unbind(), strict=True):
+                with noting(key):
+                    self._require_finite(unit, parts, steps, largest)
+                    for target, sink in unit:
+                        self._encode(
+                            target, parts.pop(target.module), sink, steps[target.module].rows, largest
+                        )
+                        self._phase.advance(source_bytes(self._modules[target.module]))
+
+    def _part(self, target: Target, sink: Sink, hold: bool) -> "MatrixSource | _Held":
+        source = self._source(target)
+        window = sink.window
+        if not hold or window is None:
+            return source
+        part = source.read(window.rows)
+        if len(window.columns) < source.columns:
+            part = part[:, window.columns.start : window.columns.stop].contiguous()
+        return _Held(source, part, window.rows.start)
+
+    def _require_finite(
+        self,
+        unit: Sequence[Job],
+        parts: Mapping[str, "MatrixSource | _Held"],
+        steps: Mapping[str, Step],
+        largest: torch.Tensor,
+    ) -> None:
+        """Raises ConvertError on every rank when a part of one is not finite; its own rank says where."""
+        fine = torch.isfinite(largest)
+        if Deferred.took(~fine) or bool(fine):
+            return
+        for target, sink in unit:
+            window = sink.window or whole((self._modules[target.module].shape or (0, 0))[-2:])
+            first = window.rows.start
+            for some in _in_rows(parts[target.module], sink.window, steps[target.module].rows):
+                self._check(target, some, first, window.columns.start)
+                first += len(some)
+        raise ConvertError(
+            unit[0][0].module,
+            found="values that are not finite, in another rank's share",
+            expected=f"finite values for {unit[0][0].format}",
+            action="repair the source; that rank says where",
+        )
 
     def _encode_held(self, jobs: Sequence[Job], steps: Sequence[Step]) -> None:
         held = []
@@ -151,7 +212,7 @@ class Converter:
         begin, end, columns = window.rows.start, window.rows.stop, window.columns
         for first in range(begin, end, rows):
             part = source.read(range(first, min(first + rows, end)))
-            if len(columns) < source.columns:
+            if len(columns) < part.shape[1]:
                 part = part[:, columns.start : columns.stop].contiguous()
             problem: IntarsiaError | None = None
             try:
@@ -171,7 +232,7 @@ class Converter:
 
     def _largest_of(self, target: Target) -> torch.Tensor:
         """The largest magnitude of a matrix that is not kept: reads all of it."""
-        source, step = self._source(target), self._step(target)
+        source, step = self._source(target), self._units.step(target)
         return _most(
             self._check(target, source.read(range(first, min(first + step.rows, source.rows))), first)
             for first in range(0, source.rows, step.rows)
@@ -197,50 +258,31 @@ class Converter:
     def _source(self, target: Target) -> MatrixSource:
         return MatrixSource(self._modules[target.module], self._staging)
 
-    def _step(self, target: Target) -> Step:
-        module = self._modules[target.module]
-        element = element_bytes(module.format)
-        unit = sum(_numel(self._modules[member.module]) for member in self._units[_key(target)]) * element
-        return self._working.step(
-            target.module,
-            target.format,
-            module.shape or (0, 0),
-            element=element,
-            unit=unit,
-            stored=module.format,
-        )
-
 
 class _Held:
-    """A matrix in memory, read like one that is not."""
+    """A matrix in memory, or its rows from `first` on, read like one that is not."""
 
-    def __init__(self, source: MatrixSource, weight: torch.Tensor) -> None:
+    def __init__(self, source: MatrixSource, weight: torch.Tensor, first: int = 0) -> None:
         self.rows, self.columns = source.rows, source.columns
         self.weight = weight
+        self._first = first
 
     def read(self, rows: range) -> torch.Tensor:
-        return self.weight[rows.start : rows.stop]
+        return self.weight[rows.start - self._first : rows.stop - self._first]
 
 
-def _key(target: Target) -> str:
-    return unit_key(target.module, target.format, target.group)
-
-
-def _together(jobs: Iterable[tuple[Target, T]]) -> dict[str, list[tuple[Target, T]]]:
-    """Jobs by what shares a global scale."""
-    together: dict[str, list[tuple[Target, T]]] = {}
-    for target, item in jobs:
-        together.setdefault(_key(target), []).append((target, item))
-    return together
+def _in_rows(part: "MatrixSource | _Held", window: Window | None, rows: int) -> Iterator[torch.Tensor]:
+    """What a window shows of a matrix, some rows at a time."""
+    window = window or whole((part.rows, part.columns))
+    for first in range(window.rows.start, window.rows.stop, rows):
+        some = part.read(range(first, min(first + rows, window.rows.stop)))
+        if some.shape[1] > len(window.columns):
+            some = some[:, window.columns.start : window.columns.stop]
+        yield some
 
 
 def _most(values: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(values)).amax()
-
-
-def _numel(module: Module) -> int:
-    rows, columns = (module.shape or (0, 0))[-2:]
-    return rows * columns
 
 
 def _refused(target: Target, problem: IntarsiaError) -> ConvertError:

@@ -1,14 +1,17 @@
 """Bringing bytes of a checkpoint to a device: into CPU tensors directly, to a GPU through pinned memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
-from intarsia.loading.ahead import Ahead, Span, ring_bytes
+from intarsia.kernels.scatter import scatters
+from intarsia.loading.ahead import Ahead, ring_bytes
+from intarsia.loading.asks import Ask
+from intarsia.loading.blocks import Integers
 from intarsia.loading.layout import Region
 
 PINNED_BYTES = 16 << 20
@@ -64,10 +67,30 @@ class Staging:
         ring = self.ahead.nbytes if self.ahead is not None else 0
         return ring + sum(buffer.nbytes for buffer in self._buffers)
 
-    def read_ahead(self, spans: Sequence[Span], threads: int | None = None) -> None:
+    def read_ahead(self, asks: Iterable[Ask], threads: int | None = None) -> None:
         """Begins to read what will be asked for. Use the staging as a context, which ends the reading."""
         self._twins = [self.reader.twin() for _ in range(threads or reading_threads())]
-        self.ahead = Ahead(self._twins, self.device, spans)
+        self.ahead = Ahead(self._twins, self.device, asks)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether thousands of spans are better delivered than filled one by one."""
+        return self.ahead is not None or scatters(self.device)
+
+    def deliver(self, ask: Ask, targets: Callable[[], Integers]) -> None:
+        """Brings the spans of an ask to addresses on the device, one a span, which are there after `flush`.
+
+        Out of the ring if it comes next there, else out of a ring that lasts as long as this takes.
+        """
+        if self.ahead is not None and self.ahead.serves(ask):
+            self.ahead.deliver(ask, targets)
+            return
+        ring = Ahead([self.reader], self.device, [ask])
+        try:
+            if ring.serves(ask):  # it does not where no span has bytes
+                ring.deliver(ask, targets)
+        finally:
+            ring.close()
 
     def fill(self, entry: TensorEntry, target: torch.Tensor, begin: int = 0, *, later: bool = False) -> None:
         """Bytes of an entry from `begin` on, as many as the contiguous `target` has.
@@ -115,14 +138,6 @@ class Staging:
             rows = range(first, min(first + band, starts[0] + counts[0]))
             part = self.rows(entry, first, len(rows), target.dtype)
             target[first - starts[0] : rows.stop - starts[0]].copy_(part[region.inside(rows)])
-
-    @staticmethod
-    def span(entry: TensorEntry, region: Region | None) -> Span:
-        """What `fill_region` reads, in order."""
-        if region is None or not region.counts:
-            return Span(entry, 0, entry.nbytes)
-        row = entry.nbytes // entry.shape[0]
-        return Span(entry, region.starts[0] * row, (region.starts[0] + region.counts[0]) * row)
 
     def rows(self, entry: TensorEntry, first: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Rows of an entry's first dimension, in memory of their own on the device."""

@@ -6,6 +6,7 @@ matrices of one expert that share a global scale.
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -15,19 +16,21 @@ from intarsia.core.progress import SILENT, Phase, Progress
 from intarsia.core.receipt import refuse_existing as refuse_receipt
 from intarsia.core.receipt import write as write_receipt
 from intarsia.formats import Stored
-from intarsia.loading.ahead import Span
+from intarsia.loading import compressed
 from intarsia.loading.arrange import arrange
+from intarsia.loading.asks import Ask, Span, one_by_one
+from intarsia.loading.bulk import Bulk, bulks, span_of
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
-from intarsia.loading.compressed import CompressedScales
 from intarsia.loading.converter import Converter
 from intarsia.loading.layout import Arranged, Arrangement, Conversion, Piece, Slot
+from intarsia.loading.maxima import Largest
 from intarsia.loading.measure import Meter, Stopwatch
 from intarsia.loading.receipts import run_receipt, weight_hashes
 from intarsia.loading.shares import share_of
 from intarsia.loading.sinks import Place
 from intarsia.loading.staging import Staging
-from intarsia.loading.window import Window, window_of, within
+from intarsia.loading.window import Window, whole, window_of, within
 from intarsia.selection.manifest import Manifest
 from intarsia.selection.resolve import resolve
 from intarsia.selection.source import source_of
@@ -45,6 +48,7 @@ def load_weights(
     receipt: str | os.PathLike[str] | None = None,
     rank: int = 0,
     ranks: int = 1,
+    largest: Largest | None = None,
     progress: Progress = SILENT,
     on_weight: Callable[[str], None] | None = None,
 ) -> dict[str, Weight]:
@@ -61,8 +65,10 @@ def load_weights(
 
     With `ranks` above one only the share of `rank` is read and kept: the bytes of that part of the whole
     (see `shares`). Of what is encoded on the way a rank encodes its own blocks (see `window`), and reads no
-    more rows than those unless a scale for the whole matrix asks for all; what cannot be encoded in another
-    rank's share is that rank's to refuse. `on_weight` is told the name of every weight before it is loaded.
+    more rows than those: where a scale belongs to a whole matrix, `largest` compares the ranks' largest
+    magnitudes (see `maxima`); without it a rank reads such matrices whole. What cannot be encoded in another
+    rank's share is refused by all ranks that compare, else by that rank. `on_weight` is told every weight's
+    name before it is loaded.
 
     Raises what `arrange` and `share_of` raise and SelectionError before a weight is read; BudgetError;
     ConvertError for a weight that cannot be encoded; ReceiptError; and the checkpoint layer's reading errors.
@@ -81,7 +87,7 @@ def load_weights(
         progress.phase("reading weights", plan.stored_bytes) as phase,
         Staging(reader, place) as staging,
     ):
-        loader = Loader(plan, staging, phase, budget)
+        loader = Loader(plan, staging, phase, budget, ranks=ranks, largest=largest)
         loader.read_ahead()
         for arranged in plan.weights:
             if on_weight is not None:
@@ -118,13 +124,25 @@ def prepared(
 class Loader:
     """Loads one weight after another. `ledger` knows the most working memory used."""
 
-    def __init__(self, plan: Arrangement, staging: Staging, phase: Phase, budget: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Arrangement,
+        staging: Staging,
+        phase: Phase,
+        budget: int | None = None,
+        *,
+        ranks: int = 1,
+        largest: Largest | None = None,
+    ) -> None:
         self._plan = plan
         self._staging = staging
         self._phase = phase
         self._converter: Converter | None = None
+        self._bulks: dict[str, list[Bulk] | None] = {}
         if plan.selection is not None:
-            self._converter = Converter(plan.selection, plan.modules, staging, phase, budget)
+            self._converter = Converter(
+                plan.selection, plan.modules, staging, phase, budget, ranks=ranks, largest=largest
+            )
 
     @property
     def most_working(self) -> int:
@@ -136,20 +154,20 @@ class Loader:
         GPU. A CPU that encodes is busy with that, and reads straight to where the bytes stay.
         """
         if self._staging.device.type == "cuda":
-            self._staging.read_ahead(list(self.spans()))
+            self._staging.read_ahead(self.asks())
 
-    def spans(self) -> Iterator[Span]:
-        """The bytes that loading all weights in order reads, in order, where that is known before."""
+    def asks(self) -> Iterator[Ask]:
+        """What loading all weights in order asks for, in order, as far as that is known before."""
         known: set[str] = set()
         for arranged in self._plan.weights:
-            for piece in arranged.pieces:
-                whole = arranged.regions is None or piece.codec is not None
-                region = arranged.regions[piece.suffix] if arranged.regions and not whole else None
-                for entry in piece.entries:
-                    yield self._staging.span(entry, region)
+            together = self._bulks[arranged.module.name] = bulks(arranged, self._staging.device)
+            if together is not None:
+                yield from (bulk.ask for bulk in together)
+            else:
+                yield from one_by_one(_spans(arranged))
             if self._converter is not None:
                 parts = [(item.target, self._window(arranged, item)) for item in arranged.conversions]
-                yield from self._converter.spans(parts, known)
+                yield from one_by_one(self._converter.spans(parts, known))
 
     def load(self, arranged: Arranged) -> Weight:
         """One weight: its tensors are allocated once, at their final size, and filled in place."""
@@ -166,38 +184,56 @@ class Loader:
 
     def fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
         """Fills tensors of the weight's slots."""
-        # Numbers that come one a source go to the device together.
-        stored = {piece.suffix for piece in arranged.pieces}
-        host = {
-            suffix: torch.empty(slot.shape, dtype=slot.dtype)
-            for suffix, slot in arranged.slots.items()
-            if slot.scalar and suffix in stored and self._staging.device.type == "cuda"
-        }
-        filled = tensors | host
-        places = [
-            place_of(filled[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
-            for piece in arranged.pieces
-        ]
-        pairs = list(zip(arranged.pieces, places, strict=True))
-        scales = CompressedScales(self._staging, [pair for pair in pairs if pair[0].codec is not None])
-        for piece, target in pairs:
-            region = arranged.regions[piece.suffix] if arranged.regions else None
-            if piece.codec is not None:
-                scales.fill(piece, target, region)
-            else:
-                self._staging.fill_region(piece.entries[0], target, region)
-            self._phase.advance(sum(entry.nbytes for entry in piece.entries))
-        self._staging.flush()
-        scales.finish()
-        for suffix, values in host.items():
-            tensors[suffix].copy_(values)
+        if self._staging.delivers:
+            together = self._bulks.pop(arranged.module.name, None) or bulks(arranged, self._staging.device)
+        else:
+            together = None
+        if together is not None:
+            self._deliver(arranged, tensors, together)
+        else:
+            self._fill(arranged, tensors)
         if self._converter is not None and arranged.conversions:
             self._converter.convert(
                 (conversion.target, self._place(tensors, arranged, conversion))
                 for conversion in arranged.conversions
             )
 
-    def _window(self, arranged: Arranged, conversion: Conversion) -> Window:
+    def _deliver(self, arranged: Arranged, tensors: dict[str, torch.Tensor], together: list[Bulk]) -> None:
+        """Stored pieces by the hundred."""
+        faults = []
+        for bulk in together:
+            batch = bulk.batch(tensors)
+            self._staging.deliver(bulk.ask, partial(bulk.targets, tensors, batch))
+            self._staging.flush()
+            if batch is not None:
+                faults.append(batch.expand())
+            self._phase.advance(bulk.nbytes)
+        compressed.check(
+            self._staging,
+            faults,
+            (
+                (piece, place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
+                for piece in arranged.pieces
+                if piece.codec is not None
+            ),
+        )
+
+    def _fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
+        """Stored pieces one by one."""
+        for piece in arranged.pieces:
+            target = place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece)
+            region = arranged.regions[piece.suffix] if arranged.regions else None
+            if piece.codec is not None:
+                compressed.expand(self._staging, piece, target, region)
+            else:
+                self._staging.fill_region(piece.entries[0], target, region)
+            self._phase.advance(sum(entry.nbytes for entry in piece.entries))
+        self._staging.flush()
+
+    def _window(self, arranged: Arranged, conversion: Conversion) -> Window | None:
+        """The part of a matrix that is encoded; None where every rank holds all of it."""
+        if arranged.regions is None:
+            return None
         module = self._plan.modules[conversion.target.module]
         return window_of(conversion.target.format, module.format, module.shape or (0, 0), arranged.regions)
 
@@ -205,8 +241,16 @@ class Loader:
         """Where the share of one matrix goes."""
         window = self._window(arranged, conversion)
         shape = self._plan.modules[conversion.target.module].shape or (0, 0)
-        regions = within(conversion.target.format, arranged.regions, window, shape)
+        regions = within(conversion.target.format, arranged.regions, window or whole(shape), shape)
         return Place(_views(tensors, arranged, conversion), regions, window)
+
+
+def _spans(arranged: Arranged) -> Iterator[Span]:
+    """What `_fill` reads, in order."""
+    for piece in arranged.pieces:
+        whole = arranged.regions is None or piece.codec is not None
+        region = arranged.regions[piece.suffix] if arranged.regions and not whole else None
+        yield from (span_of(entry, region) for entry in piece.entries)
 
 
 def _views(

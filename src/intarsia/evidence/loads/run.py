@@ -29,8 +29,10 @@ class Sample:
     """One load. Seconds by phase, bytes read, and memory beside what was there before.
 
     `headers` decides where everything goes; `load` reads, converts and places; `device_after` waits for what
-    the device was still told to do. Of `load` the caller waited for bytes for `waiting`; `reading` and
-    `no_buffer` are the seconds of all reading threads. None: nothing was read ahead.
+    the device was still told to do. Of `headers` and `load` the caller waited for bytes for `waiting`, spent
+    `planning` on checking tensors and deciding which bytes are read together and where they go, and `sending`
+    on telling the device to copy and scatter them; `reading` and `no_buffer` are the seconds of all reading
+    threads. None: nothing was read ahead.
     """
 
     form: str
@@ -38,6 +40,8 @@ class Sample:
     load: float
     device_after: float
     waiting: float | None
+    planning: float | None
+    sending: float | None
     reading: float | None
     no_buffer: float | None
     read_bytes: int
@@ -138,6 +142,8 @@ def _load(form: Form, device: torch.device, budget: int | None) -> Sample:
         load=told - started,
         device_after=done - told,
         waiting=times.no_bytes if times else None,
+        planning=times.planning if times else None,
+        sending=times.sending if times else None,
         reading=times.reading if times else None,
         no_buffer=times.no_buffer if times else None,
         read_bytes=arranged.stored_bytes,

@@ -1,14 +1,21 @@
 """Expanding the compressed scales of many matrices at once."""
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from math import prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from intarsia.kernels.choice import TRITON, Case, choose
 from intarsia.kernels.csf import launch
 
 __all__ = ["Batch", "expands_together", "fits"]
+
+Integers = NDArray[np.int64]
 
 
 def expands_together(codec: str, rows: int, columns: int, device: torch.device) -> bool:
@@ -21,50 +28,68 @@ def fits(codec: str, rows: int, columns: int, held: Sequence[tuple[str, tuple[in
 
     A fixed one may be flat, as files may keep it.
     """
-    fixed, listed = launch.LAYOUTS[codec].components(rows, columns)
-    shapes = held[: len(fixed)]
-    lists = held[len(fixed) :]
-    lengths = {shape for _, shape in lists}
+    sizes, kinds = _expected(codec, rows, columns)
+    fixed, lists = held[: len(sizes)], held[len(sizes) :]
     return (
-        all(
-            dtype == "U8" and torch.Size(shape).numel() == torch.Size(wanted).numel()
-            for (dtype, shape), wanted in zip(shapes, fixed.values(), strict=True)
+        len(lists) == len(kinds)
+        and all(
+            dtype == "U8" and prod(shape) == size for (dtype, shape), size in zip(fixed, sizes, strict=True)
         )
         and all(
-            dtype == ("U32" if wanted == torch.uint32 else "U8")
-            for (dtype, _), wanted in zip(lists, listed.values(), strict=True)
+            dtype == kind and len(shape) == 1 and shape == lists[0][1]
+            for (dtype, shape), kind in zip(lists, kinds, strict=True)
         )
-        and len(lengths) == 1
-        and all(len(shape) == 1 for shape in lengths)
     )
+
+
+@cache
+def _expected(codec: str, rows: int, columns: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Bytes of the components of a fixed shape, and types of the others."""
+    fixed, listed = launch.LAYOUTS[codec].components(rows, columns)
+    kinds = ("U32" if dtype == torch.uint32 else "U8" for dtype in listed.values())
+    return tuple(prod(shape) for shape in fixed.values()), tuple(kinds)
 
 
 class Batch:
     """Components of matrices of one shape, side by side on the device, and where their scales go.
 
-    `outs` are contiguous bytes [rows, columns], views of one tensor; `exceptions` says how many each matrix
-    has. Fill what `components` gives for every matrix, then `expand`.
+    Matrix `which[i]` of the contiguous bytes `stack` [matrices, rows, columns] is the i-th, and has
+    `exceptions[i]`. Fill what `components` gives for every one, or what lies at `places`, then `expand`.
     """
 
-    def __init__(self, codec: str, outs: Sequence[Tensor], exceptions: Sequence[int]) -> None:
+    def __init__(self, codec: str, stack: Tensor, which: Sequence[int], exceptions: Sequence[int]) -> None:
         self._layout = launch.LAYOUTS[codec]
-        self._outs, self._exceptions = outs, exceptions
-        rows, columns = outs[0].shape
+        self._stack, self._which = stack, which
+        self._starts = [0, *accumulate(exceptions)]
+        rows, columns = stack.shape[-2:]
         fixed, listed = self._layout.components(rows, columns)
-        device, total = outs[0].device, sum(exceptions)
-        self._whole = {
-            name: torch.empty((len(outs), *shape), dtype=torch.uint8, device=device)
+        count, total, device = len(which), self._starts[-1], stack.device
+        self._fixed = {
+            name: torch.empty((count, *shape), dtype=torch.uint8, device=device)
             for name, shape in fixed.items()
-        } | {name: torch.empty(total, dtype=dtype, device=device) for name, dtype in listed.items()}
-        self._parts = {name: torch.split(self._whole[name], list(exceptions)) for name in listed}
+        }
+        self._lists = {name: torch.empty(total, dtype=dtype, device=device) for name, dtype in listed.items()}
 
     def components(self, index: int) -> dict[str, Tensor]:
         """The memory of one matrix's components, by suffix."""
-        return {
-            name: self._parts[name][index] if name in self._parts else whole[index]
-            for name, whole in self._whole.items()
-        }
+        begin, end = self._starts[index : index + 2]
+        lists = {name: whole[begin:end] for name, whole in self._lists.items()}
+        return {name: whole[index] for name, whole in self._fixed.items()} | lists
+
+    def places(self) -> dict[str, tuple[Integers, Integers]]:
+        """By suffix: the addresses of all matrices' components, and their bytes."""
+        count = len(self._which)
+        found = {}
+        for name, whole in self._fixed.items():
+            each = whole.nbytes // count
+            found[name] = whole.data_ptr() + each * np.arange(count), np.full(count, each)
+        starts = np.array(self._starts)
+        for name, whole in self._lists.items():
+            size = whole.element_size()
+            found[name] = whole.data_ptr() + size * starts[:-1], size * np.diff(starts)
+        return found
 
     def expand(self) -> Tensor:
         """Writes all scales; a bool on the device: whether a component breaks a rule of the codec."""
-        return launch.launch(self._layout, self._whole, self._exceptions, self._outs)
+        whole = self._fixed | self._lists
+        return launch.launch(self._layout, whole, self._starts, self._stack, self._which)

@@ -1,7 +1,6 @@
 """The launches that expand compressed scales."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -61,26 +60,28 @@ offer("csf_expand", refuse)
 
 
 def launch(
-    layout: Layout, components: Mapping[str, Tensor], exceptions: Sequence[int], outs: Sequence[Tensor]
+    layout: Layout,
+    components: Mapping[str, Tensor],
+    starts: Sequence[int],
+    stack: Tensor,
+    which: Sequence[int],
 ) -> Tensor:
-    """Expands matrices of one shape into views of one tensor; a bool on the device: whether a rule is broken.
+    """Expands matrices into places `which` of `stack` (bytes [matrices, rows, columns]); a bool on the
+    device: whether a rule is broken.
 
-    Fixed components are stacked, the others follow each other, `exceptions` of each matrix; outs: bytes
-    [rows, columns].
+    Fixed components are stacked, the others follow each other: those of matrix i from starts[i] on.
     """
     from intarsia.kernels.csf import triton_csf as kernels
 
-    rows, columns = outs[0].shape
-    first = min(outs, key=lambda out: int(out.storage_offset()))
-    starts = [0, *accumulate(exceptions)]
-    places = [int(out.storage_offset() - first.storage_offset()) // 2 for out in outs]
-    table = torch.tensor(starts + places, dtype=torch.int64).to(first.device, non_blocking=True)
-    fault = torch.zeros(1, dtype=torch.int32, device=first.device)
+    rows, columns = stack.shape[-2:]
+    places = [index * (rows * columns // 2) for index in which]
+    table = torch.tensor([*starts, *places], dtype=torch.int64).to(stack.device, non_blocking=True)
+    fault = torch.zeros(1, dtype=torch.int32, device=stack.device)
     pairs = columns // 2
     shared = (
         table,
         table[len(starts) :],
-        first.view(torch.uint8).view(torch.int16),
+        stack.view(torch.uint8).view(torch.int16),
         fault,
         rows // layout.bands_of,
         pairs,
@@ -89,7 +90,7 @@ def launch(
         {"CHUNK": _COUNTS} if layout.kernel == "expand_blocks" else {}
     )
     tensors = [part.view(torch.int32) if part.dtype == torch.uint32 else part for part in components.values()]
-    with on_device_of(first):
+    with on_device_of(stack):
         kernel = getattr(kernels, layout.kernel)
-        kernel[(rows // layout.bands_of, len(outs))](*tensors, *shared, **sizes, num_warps=_WARPS)
+        kernel[(rows // layout.bands_of, len(which))](*tensors, *shared, **sizes, num_warps=_WARPS)
     return fault[0] > 0

@@ -7,22 +7,34 @@ import triton.language as tl
 
 @triton.jit
 def scatter_bytes(buffer, table, CHUNK: tl.constexpr):
-    """Program (part, chunk) copies up to CHUNK bytes; table [parts, 3]: place, address, bytes."""
-    part, chunk = tl.program_id(0), tl.program_id(1)
-    place = tl.load(table + 3 * part)
-    address = tl.load(table + 3 * part + 1)
-    count = tl.load(table + 3 * part + 2)
-    first = chunk.to(tl.int64) * CHUNK
-    if first < count:
-        source = buffer + place + first
-        target = (address + first).to(tl.pointer_type(tl.uint8))
-        left = count - first
-        # Words where all three are whole words, which nearly all weights are.
-        if ((source.to(tl.int64) | address | count) & 15) == 0:
-            word = tl.arange(0, CHUNK // 4)
-            inside = word < left // 4
-            words = tl.load(source.to(tl.pointer_type(tl.int32)) + word, mask=inside)
-            tl.store(target.to(tl.pointer_type(tl.int32)) + word, words, mask=inside)
-        else:
-            byte = tl.arange(0, CHUNK)
-            tl.store(target + byte, tl.load(source + byte, mask=byte < left), mask=byte < left)
+    """Program i copies what row i of the table [rows, 3] says: place, address, and bytes, at most CHUNK.
+
+    Whole words of the target are written as words, put together from two of the source where those lie
+    otherwise (behind a list of odd length every tensor of a file does); at either end up to three bytes.
+    """
+    row = table + 3 * tl.program_id(0).to(tl.int64)
+    place = tl.load(row)
+    address = tl.load(row + 1)
+    count = tl.load(row + 2)
+    head = tl.minimum((4 - (address & 3)) & 3, count)
+    words = (count - head) // 4
+    source = buffer + place + head
+    odd = (source.to(tl.int64) & 3).to(tl.int32)
+    lane = tl.arange(0, CHUNK // 4)
+    mine = lane < words
+    aligned = (source - odd).to(tl.pointer_type(tl.uint32)) + lane
+    value = tl.load(aligned, mask=mine, other=0)
+    if odd != 0:
+        above = tl.load(aligned + 1, mask=mine, other=0)
+        shift = (8 * odd).to(tl.uint32)
+        value = (value >> shift) | (above << (32 - shift))
+    tl.store((address + head).to(tl.pointer_type(tl.uint32)) + lane, value, mask=mine)
+    # Lanes 0 to 3 are before the words, 4 to 7 behind them.
+    edge = tl.arange(0, 8)
+    byte = tl.where(edge < 4, edge, head + 4 * words + edge - 4)
+    outside = tl.where(edge < 4, edge < head, byte < count)
+    tl.store(
+        address.to(tl.pointer_type(tl.uint8)) + byte,
+        tl.load(buffer + place + byte, mask=outside, other=0),
+        mask=outside,
+    )

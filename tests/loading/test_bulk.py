@@ -1,0 +1,134 @@
+"""Pieces placed many at a time: the bytes of placing them one by one, and nothing that does not fit."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from intarsia.checkpoint import open_checkpoint
+from intarsia.core.progress import SILENT
+from intarsia.formats import csf
+from intarsia.formats.errors import CsfError
+from intarsia.kernels.csf import launch
+from intarsia.loading import ahead, bulk
+from intarsia.loading.errors import LoadError
+from intarsia.loading.export import convert
+from intarsia.loading.shares import share_of
+from intarsia.loading.staging import Staging
+from intarsia.loading.weights import Loader, load_weights, prepared
+from tests.loading.test_streaming import assert_same
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=[1024, 1 << 14])
+def block(request, monkeypatch):
+    monkeypatch.setattr(ahead, "BLOCK_BYTES", request.param)
+
+
+def reference(layout, components, starts, stack, which):
+    """What the launch does, by the formats' own decoder."""
+    codec = next(name for name, other in launch.LAYOUTS.items() if other is layout)
+    fixed, listed = layout.components(*stack.shape[-2:])
+    for index, place in enumerate(which):
+        begin, end = starts[index : index + 2]
+        parts = {name: components[name][index] for name in fixed}
+        parts |= {name: components[name][begin:end] for name in listed}
+        try:
+            csf.decode_into(parts, stack[place].view(torch.float8_e4m3fn), codec)
+        except CsfError:
+            return torch.tensor(True)
+    return torch.tensor(False)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Compressed scales are expanded some matrices at a time, as no CPU does."""
+    monkeypatch.setattr(bulk, "expands_together", lambda *case: True)
+    monkeypatch.setattr(bulk, "TOGETHER", 5)
+    monkeypatch.setattr(launch, "launch", reference)
+
+
+def delivered(plan):
+    """The weights of a plan out of a ring; what was left in it."""
+    with plan.checkpoint.reader() as reader, SILENT.phase("", 0) as phase, Staging(reader, CPU) as staging:
+        loader = Loader(plan, staging, phase)
+        staging.read_ahead(loader.asks(), threads=2)
+        weights = {one.module.name: loader.load(one) for one in plan.weights}
+        return weights, staging.ahead.left()
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+@pytest.mark.usefixtures("block", "as_on_a_gpu")
+def test_in_bulk_every_weight_is_what_it_is_one_by_one(converted, rank):
+    ranks = {} if rank is None else {"rank": rank, "ranks": 2}
+    plan = share_of(prepared(converted), *ranks.values()) if ranks else prepared(converted)
+    straight = [arranged for arranged in plan.weights if bulk.bulks(arranged, CPU) is not None]
+    assert len(straight) > len(plan.weights) / 2
+    if rank is None:
+        assert len(straight) == len(plan.weights)
+    weights, left = delivered(plan)
+    assert left == 0
+    assert_same(weights, load_weights(converted, **ranks))
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_without_a_ring_a_bulk_has_one_of_its_own(converted, monkeypatch):
+    monkeypatch.setattr(Staging, "delivers", True)
+    plan = prepared(converted)
+    with converted.reader() as reader, SILENT.phase("", 0) as phase:
+        loader = Loader(plan, Staging(reader, CPU), phase)
+        weights = {one.module.name: loader.load(one) for one in plan.weights}
+    assert_same(weights, load_weights(converted))
+
+
+@pytest.mark.usefixtures("block", "as_on_a_gpu")
+@pytest.mark.parametrize("codec", ["block", "slab"])
+def test_compressed_scales_that_break_a_rule_are_named(source, tmp_path, codec):
+    checkpoint = convert(source.path, tmp_path / "broken", recipe="fp4-local", csf=codec)
+    base = "csf_base" if codec == "block" else "csf_fixed"
+    entry = next(entry for name, entry in checkpoint.tensors.items() if name.endswith(base))
+    with (checkpoint.path / entry.shard).open("r+b") as file:
+        file.seek(entry.begin)
+        file.write(b"\xff" * 16)
+    with pytest.raises(CsfError, match=base):
+        delivered(prepared(open_checkpoint(checkpoint.path)))
+
+
+def first_stack(plan):
+    return next(one for one in plan.weights if one.module.stack == "experts")
+
+
+def test_a_tensor_of_another_length_than_its_place_is_refused(source):
+    arranged = first_stack(prepared(source))
+    entry = arranged.pieces[3].entries[0]
+    for end in (entry.end - 2, entry.end + 2, entry.begin):
+        piece = dataclasses.replace(arranged.pieces[3], entries=(entry._replace(end=end),))
+        pieces = (*arranged.pieces[:3], piece, *arranged.pieces[4:])
+        (one,) = bulk.bulks(dataclasses.replace(arranged, pieces=pieces), CPU)
+        tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
+        with pytest.raises(LoadError, match="piece-size") as refusal:
+            one.targets({"weight": tensor}, None)
+        assert entry.name in str(refusal.value)
+
+
+def test_two_tensors_in_one_place_are_refused(source):
+    arranged = first_stack(prepared(source))
+    piece = dataclasses.replace(arranged.pieces[3], expert=0, part=0)
+    (one,) = bulk.bulks(
+        dataclasses.replace(arranged, pieces=(*arranged.pieces[:3], piece, *arranged.pieces[4:])), CPU
+    )
+    tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
+    with pytest.raises(LoadError, match="piece-place"):
+        one.targets({"weight": tensor}, None)
+
+
+def test_a_place_outside_the_stack_is_refused(source):
+    arranged = first_stack(prepared(source))
+    piece = dataclasses.replace(arranged.pieces[3], expert=len(arranged.module.sources))
+    (one,) = bulk.bulks(
+        dataclasses.replace(arranged, pieces=(*arranged.pieces[:3], piece, *arranged.pieces[4:])), CPU
+    )
+    tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
+    with pytest.raises(LoadError, match="piece-place"):
+        one.targets({"weight": tensor}, None)
