@@ -1,0 +1,193 @@
+"""A run of tune without a GPU: which sites a network has, what is kept when one fails or time is up."""
+
+import json
+
+import pytest
+import torch
+
+from intarsia.cli.main import main
+from intarsia.core.errors import UsageError
+from intarsia.evidence.tuning import run as tuning_run
+from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, run_jobs, tune
+from intarsia.evidence.tuning.settings import TuneSettings
+from intarsia.evidence.tuning.work import Workshop
+from intarsia.kernels.tuning import Site, cache, configurations, described
+from intarsia.kernels.tuning.search import search
+from intarsia.loading.weights import prepared
+from intarsia.models.glm5_next.explain import forms_of
+from intarsia.models.glm5_next.products import Experts, Product
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def published():
+    return forms_of_geometry("glm-5.3-flash", "fp4-local")
+
+
+def test_sites_of_the_published_network(published):
+    config, weights = published
+    jobs = jobs_of(config, weights, TuneSettings(geometry="glm-5.3-flash", rows=(1, 8, 2048)))
+    sites = [site for _, site in jobs]
+    assert len(set(sites)) == len(sites)
+    shapes = {(site.operation, site.formats, site.shape[:2], site.rows) for site in sites}
+    for shape in (
+        ("linear", ("MXFP8",), (24576, 4096), 8),  # q, k and v together
+        ("linear_swiglu", ("MXFP8",), (24576, 4096), 2048),
+        ("linear", ("FP8_PB_WO",), (2048, 4096), 8),  # q_a and kv_a; the indexer's are BF16
+        ("linear", ("BF16",), (288, 4096), 8),
+        ("linear", ("BF16",), (16384, 128), 8),  # f_b and g_b apart
+        ("linear", ("BF16",), (8192, 128), 2048),  # one launch each, with more rows
+        ("linear", ("BF16",), (4096, 8192), 8),  # eh_proj
+        ("experts", ("W4A16_NVFP4", "expanded"), (288, 2048), 1),
+        ("experts", ("W4A16_NVFP4", "expanded"), (288, 2048), 2048),
+    ):
+        assert shape in shapes, shape
+    only = jobs_of(config, weights, TuneSettings(only=("experts",), expert_scales="resident"))
+    assert {site.formats for _, site in only} == {("W4A16_NVFP4", "compressed")}
+
+
+def test_sites_of_a_checkpoint():
+    arrangement = prepared("demo")
+    jobs = jobs_of(arrangement.config, forms_of(arrangement), TuneSettings(rows=(8,)))
+    sites = {site for _, site in jobs}
+    assert Site("linear", ("BF16",), (768, 128, 1), 8) in sites
+    assert Site("linear_swiglu", ("BF16",), (768, 128, 1), 8) in sites
+    assert not any(site.operation == "experts" for site in sites)  # BF16 experts have no tiles
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Product("MXFP8", (64, 64), 128, "together"),
+        Product("FP8_PB_WO", (256,), 128, "swiglu"),
+        Product("BF16", (64, 64), 128, "apart"),
+        Experts("NVFP4", 8, 128, 128, 2),
+    ],
+    ids=lambda work: work.form,
+)
+def test_calls_are_of_the_fewest_and_the_most_rows_of_a_bucket(work):
+    site = work.site(16) if isinstance(work, Product) else work.site(16, "expanded")
+    trial = Workshop(CPU).trial(work, site)
+    counts = set()
+    for call in trial.calls:
+        result = call()
+        for tensor in [result] if isinstance(result, torch.Tensor) else result:
+            counts.add(tensor.shape[0])
+            assert torch.isfinite(tensor).all()
+    assert counts == {9, 16}
+
+
+def timer(calls):
+    return lambda: 5.0
+
+
+def small(**changes) -> tuple[list, TuneSettings]:
+    jobs = [(work, work.site(rows)) for work in WORKS for rows in (8, 16)]
+    return jobs, TuneSettings(**changes)
+
+
+WORKS = (Product("BF16", (64,), 128, "together"), Product("MXFP8", (128,), 256, "together"))
+
+
+def test_a_run_is_kept_and_read_again(tmp_path):
+    jobs, settings = small()
+    shop = Workshop(CPU)
+    found = run_jobs(jobs, lambda work, site: search(shop.trial(work, site), timer), settings, CPU)
+    assert len(found.document.entries) == 4
+    assert found.left == {}
+    table = cache.read(cache.write(found.document, tmp_path / "tuned.json"), CPU)
+    for _, site in jobs:
+        assert table.found[site].configuration == configurations("linear").default(site)
+    assert json.dumps(found.as_dict())
+
+
+def test_a_search_that_fails_or_comes_too_late_is_named():
+    jobs, settings = small()
+    shop = Workshop(CPU)
+
+    def one(work, site):
+        if work == WORKS[0] and site.rows == 16:
+            raise MemoryError("full\nand more")
+        return search(shop.trial(work, site), timer)
+
+    found = run_jobs(jobs, one, settings, CPU)
+    assert len(found.searched) == 3
+    assert found.left == {jobs[1][1]: "MemoryError: full"}
+    late = run_jobs(jobs, one, TuneSettings(budget=0), CPU)
+    assert set(late.left.values()) == {SPENT}
+    assert late.document.entries == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"only": ()},
+        {"only": ("speed",)},
+        {"rows": ()},
+        {"rows": (0,)},
+        {"budget": -1},
+        {"repeats": 2},
+        {"jobs": 0},
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(UsageError):
+        TuneSettings(**wrong)
+
+
+def test_one_network_and_a_gpu_are_needed():
+    for settings, arrangement in ((TuneSettings(), None), (TuneSettings(geometry="glm-5.3-flash"), object())):
+        with pytest.raises(UsageError, match="network"):
+            tune(settings, arrangement)
+    with pytest.raises(UsageError, match="only tuned on a GPU"):
+        tune(TuneSettings(geometry="glm-5.3-flash", device="cpu"))
+
+
+def planted():
+    jobs, settings = small()
+    site = jobs[0][1]
+    best = configurations("linear").candidates(site)[1]
+    shop = Workshop(CPU)
+
+    def clock(calls):
+        from intarsia.kernels.tuning import tuned
+
+        quick = tuned("linear", site.formats, site.shape, site.rows, CPU) == best
+        return lambda: 4.0 if quick else 5.0
+
+    def one(work, where):
+        return search(shop.trial(work, where), clock)
+
+    return run_jobs(jobs, one, settings, CPU), site, best
+
+
+def test_the_command_writes_the_file_and_tells_what_changed(tmp_path, capsys, monkeypatch):
+    run, site, best = planted()
+    monkeypatch.setattr(tuning_run, "tune", lambda settings, arrangement, progress: run)
+    monkeypatch.setattr("intarsia.evidence.machine.cuda_device", lambda name, action: CPU)
+    out = tmp_path / "tuned.json"
+    assert main(["tune", "--geometry", "glm-5.3-flash", "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 4 sites run faster with another configuration" in shown.err
+    assert "4.00" in shown.out
+    assert cache.read(out, CPU).found[site].configuration == best
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["tune", "demo", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["file"] == str(tmp_path / "cache" / "intarsia" / "tuning" / "cpu.json")
+    assert told["entries"][0]["configuration"] == described(best)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["demo", "--device", "cpu"], "only tuned on a GPU"),
+        ([], "a checkpoint's path or --geometry NAME"),
+        (["--only", "speed"], "speed"),
+        (["--geometry", "nothing", "--device", "cpu"], "device"),
+    ],
+)
+def test_wrong_use(words, reason, capsys):
+    assert main(["tune", *words]) == 2
+    assert reason in capsys.readouterr().err
