@@ -133,6 +133,7 @@ def load(
         receipt=receipt,
         rank=group.rank,
         ranks=group.ranks,
+        largest=group.largest if group.ranks > 1 else None,
         progress=WatchedProgress(progress, status),
         on_weight=lambda name: status.tell(f"reads {name}"),
     )

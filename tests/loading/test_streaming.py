@@ -186,8 +186,8 @@ def test_the_element_that_is_not_finite_is_named(small, monkeypatch, module, val
     def spoil(tensors):
         tensors[f"{L}{module}.weight"][37, 11] = float(value)
 
-    def deferred(self, *arguments):
-        begin(self, *arguments)
+    def deferred(self, *arguments, **options):
+        begin(self, *arguments, **options)
         self.deferring = deferring
 
     begin = Converter.__init__
