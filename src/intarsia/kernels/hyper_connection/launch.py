@@ -17,6 +17,8 @@ STREAMS, SUMS = 4, 32
 _TILE, _SPREAD_ROWS = 16, 16
 _CHUNKS = 32  # ranges of columns whose sums are added last; part of the order of additions
 _NARROWEST = 16
+# From so many rows on: tiles of rows of one program of the first kernel. No part of the order of additions.
+_TILES_EACH = ((0, 1),)
 _UPDATE_WARPS = 8
 _UPDATE_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
 
@@ -63,6 +65,7 @@ def site(
     rows, _, width = streams.shape
     columns = _columns(width)
     chunks = width // columns
+    each = next(count for least, count in _TILES_EACH if rows >= least)
     numbers = {"dtype": torch.float32, "device": streams.device}
     parts = torch.empty(rows, SUMS, chunks, **numbers)  # type: ignore[call-overload]
     coefficients = HyperMix(
@@ -74,7 +77,7 @@ def site(
     after = streams if pending is None else torch.empty_like(x).new_empty(rows, STREAMS, width)
     y, old = (x, coefficients) if pending is None else (pending.y, pending.coefficients)
     with on_device_of(streams):
-        kernels.update_and_measure[(chunks, -(-rows // _TILE))](
+        kernels.update_and_measure[(chunks, -(-rows // (_TILE * each)))](
             streams,
             streams.stride(0),
             streams.stride(1),
@@ -87,6 +90,7 @@ def site(
             rows,
             D=width,
             COLUMNS=columns,
+            EACH=each,
             UPDATE=pending is not None,
             WIDE=interpreting(),
             OVERLAP=not interpreting(),

@@ -52,8 +52,8 @@ def product(x, weight, total, WIDE: tl.constexpr):
     return tl.dot(x, tl.trans(high), total)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def update_and_measure(
+@triton.jit
+def measure_tile(
     streams,
     row_stride,
     stream_stride,
@@ -61,40 +61,35 @@ def update_and_measure(
     post,
     mixing,
     fn,
+    weights,
     out,
     parts,
     rows,
+    chunk,
+    tile,
     D: tl.constexpr,
     COLUMNS: tl.constexpr,
     UPDATE: tl.constexpr,
     WIDE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    WAIT: tl.constexpr,
 ):
-    """streams, out [R, 4, D]; y [R, D]; post [R, 4]; mixing [R, 4, 4]; fn [24, 4 D]; parts [R, SUMS, ranges].
-
-    The grid is [D / COLUMNS, tiles of rows]. Before `gdc_wait` this reads what the site before left: a block
-    runs between two sites, so the launch before this one wrote none of it.
-    """
-    chunk = tl.program_id(0)
-    row = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
+    """A tile of rows times one range of columns; WAIT: `y` may not be written yet."""
+    row = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
     valid = row < rows
     column = chunk * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     m = tl.arange(0, SUMS)[:, None]
-    EARLY: tl.constexpr = fn.dtype.element_ty == tl.bfloat16  # float32 ones would take too many registers
+    EARLY: tl.constexpr = fn.dtype.element_ty == tl.bfloat16
     x = ()
-    weights = ()
     for j in tl.static_range(4):
         here = tl.load(streams + row * row_stride + j * stream_stride + column, mask=valid, other=0)
         x = x + (here,)
-        if EARLY:
-            weights = weights + (tl.load(fn + m * 4 * D + j * D + column, mask=m < SQUARES, other=0),)
     if UPDATE:
         shares = ()
         for k in tl.static_range(4):
             shares = shares + (tl.load(post + row * 4 + k, mask=valid, other=0),)
         for k in tl.static_range(16):
             shares = shares + (tl.load(mixing + row * 16 + k, mask=valid, other=0),)
-    if OVERLAP:
+    if WAIT:
         gdc_wait()
         gdc_launch_dependents()
     if UPDATE:
@@ -122,6 +117,54 @@ def update_and_measure(
     n = tl.arange(0, SUMS)[None, :]
     total = tl.where(n == SQUARES, tl.sum(squares, 1)[:, None], total)
     tl.store(parts + (row * SUMS + n) * CHUNKS + chunk, total, mask=valid & (n <= SQUARES))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def update_and_measure(
+    streams,
+    row_stride,
+    stream_stride,
+    y,
+    post,
+    mixing,
+    fn,
+    out,
+    parts,
+    rows,
+    D: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EACH: tl.constexpr,
+    UPDATE: tl.constexpr,
+    WIDE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """streams, out [R, 4, D]; y [R, D]; post [R, 4]; mixing [R, 4, 4]; fn [24, 4 D]; parts [R, SUMS, ranges].
+
+    The grid is [D / COLUMNS, groups of EACH tiles of rows]. Before `gdc_wait` this reads what the site before
+    left: a block runs between two sites, so the launch before this one wrote none of it.
+    """
+    chunk = tl.program_id(0)
+    first = tl.program_id(1) * EACH
+    column = chunk * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    m = tl.arange(0, SUMS)[:, None]
+    weights = ()
+    if fn.dtype.element_ty == tl.bfloat16:  # float32 ones would take too many registers
+        for j in tl.static_range(4):
+            weights = weights + (tl.load(fn + m * 4 * D + j * D + column, mask=m < SQUARES, other=0),)
+    if EACH == 1:
+        measure_tile(
+            streams, row_stride, stream_stride, y, post, mixing, fn, weights, out, parts, rows, chunk, first,
+            D, COLUMNS, UPDATE, WIDE, OVERLAP,
+        )  # fmt: skip
+    else:
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
+        for index in range(EACH):
+            measure_tile(
+                streams, row_stride, stream_stride, y, post, mixing, fn, weights, out, parts, rows, chunk,
+                first + index, D, COLUMNS, UPDATE, WIDE, False,
+            )  # fmt: skip
 
 
 @triton.jit
