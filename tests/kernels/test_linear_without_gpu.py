@@ -3,6 +3,10 @@ plan keeps a matrix's bits apart from the count of rows.
 """
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -129,3 +133,14 @@ def test_weights_in_unusual_memory_are_refused_with_a_reason():
     scale = torch.full_like(mx["weight_scale"], 135)
     large = Stored("MXFP8", {"weight": mx["weight"], "weight_scale": scale}, mx.shape)
     assert "exponent" in gluon.unlike_a_whole_matrix(large)
+
+
+def test_what_the_kernels_compute_on_small_shapes():
+    """Addresses, orders and tiles, on what stands in for Gluon."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.linear_interpreted"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    errors = json.loads(run.stdout)
+    assert len(errors) == 11
+    assert not {name: error for name, error in errors.items() if not error < 3e-5}
