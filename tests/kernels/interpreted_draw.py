@@ -27,12 +27,14 @@ def differing() -> list[str]:
         total = draw.total_mass(logits, peak, rows.scales, tables(logits.device))
         if not torch.equal(total[finite], masses(distances(logits, peak, rows.scales)).sum(1)[finite]):
             found.append(f"mass of {count}")
-    return found + [name for count in (1, 700) for name in drawn_otherwise(count)]
+    return found + [name for count in (1, 600) for name in drawn_otherwise(count)]
 
 
 def drawn_otherwise(count: int) -> list[str]:
     """Names of rows whose token is not the torch form's."""
     logits, settings, positions = rows_with_cuts(count)
+    some = range(0, len(settings), 3)
+    logits, settings, positions = logits[some], [settings[row] for row in some], positions[some]
     rows = Rows.of(settings, positions)
     seeds = rows.seed_low, rows.seed_high
     cuts = Cuts(rows.scales, rows.top_k, rows.top_p, rows.farthest, positions, seeds)

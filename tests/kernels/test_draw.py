@@ -1,5 +1,6 @@
 """The draw's kernels without a GPU: their integers in Triton's interpreter, and what they compile to."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -19,7 +20,8 @@ if importlib.util.find_spec("triton") is None:
 # Of the series and its range reduction; as float32 they would be other numbers.
 CONSTANTS = (0.7071067811865476, 2.8853900817779268, 1 / 17, 1 / 3, 2.0**-52)
 POINTERS = {"scales": "*fp64", "logits": "*fp32", "peaks": "*fp32"}
-NUMBERS = {"row_stride": "i32", "count": "i32", "first_id": "i32", "tiles": "i32"}
+NUMBERS = dict.fromkeys(["row_stride", "count", "first_id", "tiles", "step", "steps", "shift"], "i32")
+SEARCH = {"IDS": 18, "SUMS": 512, "OVERLAP": True}
 
 
 def test_integers_are_those_of_the_torch_form():
@@ -30,30 +32,44 @@ def test_integers_are_those_of_the_torch_form():
     assert json.loads(done.stdout) == []
 
 
-def assembly(name: str, size: dict[str, int]) -> str:
+def assembly(module: str, name: str, size: dict[str, int], warps: int = 4, limits: str = "*i64") -> str:
     """The kernel for sm_90, with the options of its launch."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import ASTSource
 
-    from intarsia.kernels.draw import triton_draw
-
-    kernel = getattr(triton_draw, name)
-    kinds = {arg: POINTERS.get(arg) or NUMBERS.get(arg) or "*i64" for arg in kernel.arg_names}
+    kernel = getattr(importlib.import_module(f"intarsia.kernels.draw.{module}"), name)
+    size = {arg: value for arg, value in size.items() if arg in kernel.arg_names}
+    pointers = POINTERS | {"limits": limits}
+    kinds = {arg: pointers.get(arg) or NUMBERS.get(arg) or "*i64" for arg in kernel.arg_names}
     source = ASTSource(kernel, kinds | dict.fromkeys(size, "constexpr"), size)
-    options = {"num_warps": 4, "enable_fp_fusion": False}
+    options = {"num_warps": warps, "enable_fp_fusion": False}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 
 def test_no_two_operations_are_fused_and_no_constant_is_rounded():
-    code = assembly("noisy_tiles", {"TILE": 1024}) + assembly("mass_of_tiles", {"TILE": 1024})
+    code = assembly("triton_draw", "noisy_tiles", {"TILE": 1024})
+    code += assembly("triton_draw", "mass_of_tiles", {"TILE": 1024})
     assert "fma" not in code
     assert "div.full" not in code
     assert "approx" not in code
     for value in CONSTANTS:
         assert f"0d{struct.pack('>d', value).hex().upper()}" in code, value
     assert len(re.findall(r"mul\.hi\.u32", code)) >= 2 * 10
-    assert assembly("best_of_tiles", {"TILES": 256})
+    assert assembly("triton_draw", "best_of_tiles", {"TILES": 256})
+
+
+def test_searches_compile_to_operations_that_are_not_fused():
+    sizes = {"TILE": 512, "TILES": 256, **SEARCH}
+    code = assembly("triton_search", "noisy_allowed", sizes)
+    for mass, limits in ((False, "*i64"), (True, "*fp64")):
+        for name in ("search_tiles", "end_search"):
+            code += assembly("triton_search", name, sizes | {"MASS": mass}, 1, limits)
+    assert "fma" not in code
+    for value in CONSTANTS:
+        assert f"0d{struct.pack('>d', value).hex().upper()}" in code, value
+    for name in ("likeliest_of_tiles", "likeliest_of_rows", "drawn_of_rows"):
+        assert assembly("triton_search", name, sizes)
 
 
 def test_a_cpu_draws_by_the_torch_form():
