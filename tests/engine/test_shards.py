@@ -190,3 +190,27 @@ def test_whole_rows_are_there_for_what_may_ask_for_any_token():
     logits = torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(4))
     for whole in on_shards(logits, [0, 256, 448, VOCABULARY], lambda own, shards: shards.whole(own))[0]:
         assert torch.equal(whole, logits)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_a_gpu_draws_from_shards_what_a_cpu_draws_from_the_whole(choice):
+    logits = torch.randn(ROWS, 5000, generator=torch.Generator().manual_seed(6)) * 6
+    logits[1, 77] = torch.nan
+    logits[2] = -torch.inf
+    logits[3, 4998] = logits[3, 2] = 60.0
+    expected = draw(logits, POSITIONS, choice)
+
+    def work(own, shards):
+        where = torch.device("cuda", 0)
+        columns = {name: torch.zeros(ROWS, dtype=dtype).numpy() for name, dtype in COLUMNS.items()}
+        write_columns(columns, [choice] * ROWS, POSITIONS.tolist())
+        rows = rows_of_columns({name: torch.from_numpy(column).to(where) for name, column in columns.items()})
+        recorded = draw_captured(own.to(where), rows, way_of([choice]), shards).cpu()
+        return recorded, draw_shards(own.to(where), POSITIONS.to(where), choice, shards).cpu()
+
+    for edges in ([0, 2500, 5000], [0, 1700, 3400, 5000]):
+        for recorded, eager in on_shards(logits, edges, work)[0]:
+            assert torch.equal(eager, expected)
+            assert torch.equal(recorded[recorded != UNCERTAIN], expected[recorded != UNCERTAIN])

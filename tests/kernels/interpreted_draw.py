@@ -1,5 +1,6 @@
 """The kernels of the draw in the interpreter against their torch form: prints the cases that differ."""
 
+import itertools
 import json
 
 import torch
@@ -9,6 +10,7 @@ from intarsia.engine.sampling import draw as torch_draw
 from intarsia.engine.sampling.candidates import peaks
 from intarsia.engine.sampling.fixedpoint import distances, masses, tables
 from intarsia.kernels import draw
+from intarsia.kernels.draw.offers import best, offer
 from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
 from tests.kernels.draws import reference_best, rows_of_draws, rows_with_cuts
 
@@ -42,7 +44,16 @@ def drawn_otherwise(count: int) -> list[str]:
     expected = torch_draw(logits, positions, settings)
     found = [f"row {row} of {count}" for row in (got != expected).nonzero().flatten().tolist()]
     likeliest = torch_draw(logits, positions, SamplingSettings(temperature=0.0))
+    found += [f"offers of {ranks}" for ranks in (1, 2, 3) if not offered_alike(logits, likeliest, ranks)]
     return found + ["likeliest"] * (not torch.equal(likeliest_token(logits), likeliest))
+
+
+def offered_alike(logits: torch.Tensor, expected: torch.Tensor, ranks: int) -> bool:
+    """Whether the best of all shards' offers is the likeliest token of the whole."""
+    count = logits.shape[1]
+    edges = [0, *(max(1, count * rank // ranks // 2) for rank in range(1, ranks)), count]
+    shards = [(logits[:, a:b], a) for a, b in itertools.pairwise(edges) if a < b]
+    return torch.equal(best(torch.stack([offer(shard, first) for shard, first in shards])), expected)
 
 
 if __name__ == "__main__":

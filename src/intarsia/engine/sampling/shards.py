@@ -16,6 +16,8 @@ from intarsia.engine.sampling.candidates import Candidates, best_noisy, likelies
 from intarsia.engine.sampling.draw import NOTHING_ALLOWED, NUCLEUS_WIDTHS, allowed, draw, pick
 from intarsia.engine.sampling.rows import Rows
 from intarsia.groups.group import SINGLE, Group
+from intarsia.kernels.draw import takes
+from intarsia.kernels.draw.offers import best, offer
 
 
 class _Model(Protocol):
@@ -65,14 +67,16 @@ class Shards:
     def likeliest(self, own: Tensor) -> Tensor:
         """The likeliest token of each row (int64 [R]), the lowest of equal ones; -1 where there is no finite
         logit, or a NaN."""
-        best = own.argmax(dim=1)  # the first of equal ones; a NaN if there is one
-        peak = own.gather(1, best[:, None])[:, 0]
+        if self.group.ranks > 1 and takes(own):
+            return best(torch.stack(self.group.gather(offer(own, self.first_id))))
+        most = own.argmax(dim=1)  # the first of equal ones; a NaN if there is one
+        peak = own.gather(1, most[:, None])[:, 0]
         if self.group.ranks > 1:
             # every NaN as the one that stands above infinity in a candidate
             peak = torch.where(peak.isnan(), torch.nan, peak)
-            keys = torch.stack(self.group.gather(pack(peak, best + self.first_id))).amax(0)
-            peak, best = unpack(keys)
-        return torch.where(torch.isfinite(peak), best, NOTHING_ALLOWED)
+            keys = torch.stack(self.group.gather(pack(peak, most + self.first_id))).amax(0)
+            peak, most = unpack(keys)
+        return torch.where(torch.isfinite(peak), most, NOTHING_ALLOWED)
 
     def whole(self, own: Tensor) -> Tensor:
         """The whole rows of logits [R, V]: for what may ask for any token."""

@@ -35,6 +35,11 @@ def likeliest_token(logits: Tensor) -> Tensor:
     return _likeliest(logits, None)[1]
 
 
+def likeliest_of(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with peaks float32 [R], a NaN taken as infinity."""
+    return _likeliest(logits, None)
+
+
 def drawn_token(
     logits: Tensor, cuts: Cuts, tables: tuple[Tensor, Tensor], *, searching: bool = True
 ) -> Tensor:
