@@ -6,15 +6,24 @@ The same receipts always give the same bytes, so a page is checked by making it 
 from collections.abc import Mapping, Sequence
 
 from intarsia.core.receipt import Receipt
+from intarsia.evidence.report.kernels import kernels_part
 from intarsia.evidence.report.lines import Source
 from intarsia.evidence.report.markup import Content, Markup, join, tag
 from intarsia.evidence.report.memory import memory_part
 from intarsia.evidence.report.other import other_part
 from intarsia.evidence.report.quality import quality_part
 from intarsia.evidence.report.speed import speed_part
+from intarsia.evidence.report.steps import decode_part, prefill_part
 from intarsia.evidence.report.style import sheet
 
-PARTS = {"quality": quality_part, "speed": speed_part, "memory": memory_part}
+PARTS = {
+    "quality": quality_part,
+    "speed": speed_part,
+    "decode": decode_part,
+    "prefill": prefill_part,
+    "kernels": kernels_part,
+    "memory": memory_part,
+}
 
 
 def page(receipts: Mapping[str, Receipt]) -> bytes:
