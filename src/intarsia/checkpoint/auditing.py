@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intarsia.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -83,7 +84,7 @@ def audit(
 
 def _check_values(
     checkpoint: Checkpoint,
-    modules: dict[str, Module],
+    modules: Mapping[str, Module],
     findings: Findings,
     notes: Findings,
     progress: Progress,
@@ -103,7 +104,7 @@ def _disk_order(module: Module) -> tuple[str, int]:
     return first.shard, first.begin
 
 
-def _note_fused_globals(modules: dict[str, Module], reader: Reader, notes: Findings) -> None:
+def _note_fused_globals(modules: Mapping[str, Module], reader: Reader, notes: Findings) -> None:
     """Gate and up are multiplied as one; their global scales may differ, which a loader has to know."""
     for container, experts in expert_sets(modules).items():
         different, widest = 0, 1.0

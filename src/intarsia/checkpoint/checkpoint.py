@@ -3,10 +3,10 @@
 import difflib
 import heapq
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from intarsia.checkpoint.collector import collector_paused
 from intarsia.checkpoint.container import METADATA, compare, is_container, read_container
@@ -51,6 +51,9 @@ class Shard:
     stamp: tuple[int, int, int, int]
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a folder's headers and configuration say. No tensor data is held or mapped."""
@@ -62,6 +65,8 @@ class Checkpoint:
     quantization: Quantization = field(default_factory=Quantization)
     problems: tuple[Violation, ...] = ()
     _by_name: dict[str, Shard] = field(default_factory=dict, repr=False)
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was worked out of it and need not be again."""
 
     @property
     def weight_bytes(self) -> int:
@@ -83,6 +88,13 @@ class Checkpoint:
                 expected=f"one of the {len(self.tensors):,} tensors of {self.path.name}",
                 action=f"nearest: {', '.join(near)}" if near else "",
             )
+        return found
+
+    def once(self, what: str, work: Callable[["Checkpoint"], T]) -> T:
+        """What `work` makes of the checkpoint, done once: planning and loading ask the same."""
+        if what not in self._known:
+            self._known[what] = work(self)
+        found: T = self._known[what]
         return found
 
     def reader(self, buffer_bytes: int = DEFAULT_BUFFER) -> "Reader":

@@ -1,5 +1,7 @@
 """Every module of a checkpoint and the format it is stored in."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from intarsia.checkpoint.checkpoint import Checkpoint
@@ -14,12 +16,12 @@ from intarsia.core.errors import Violation
 class Resolution(NamedTuple):
     """All modules, what contradicts, and what is odd but decided (`notes`)."""
 
-    modules: dict[str, Module]
+    modules: Mapping[str, Module]
     violations: tuple[Violation, ...]
     notes: tuple[Violation, ...]
 
 
-def modules(checkpoint: Checkpoint) -> dict[str, Module]:
+def modules(checkpoint: Checkpoint) -> Mapping[str, Module]:
     """Every module by name. Raises InvalidCheckpointError with all contradictions."""
     resolution = resolve(checkpoint)
     if resolution.violations:
@@ -28,9 +30,13 @@ def modules(checkpoint: Checkpoint) -> dict[str, Module]:
 
 
 def resolve(checkpoint: Checkpoint) -> Resolution:
-    """Decide every module and note all contradictions, without raising."""
+    """Decide every module and note all contradictions, without raising; once for an opened checkpoint."""
+    return checkpoint.once("resolution", _resolve)
+
+
+def _resolve(checkpoint: Checkpoint) -> Resolution:
     with collector_paused():
         resolver = Resolver(checkpoint)
         resolver.run()
         check_experts(resolver.modules, resolver.findings)
-        return Resolution(resolver.modules, resolver.findings.all(), resolver.notes.all())
+        return Resolution(MappingProxyType(resolver.modules), resolver.findings.all(), resolver.notes.all())

@@ -12,6 +12,7 @@ import torch
 from intarsia import formats
 from intarsia.checkpoint import Checkpoint, Module, TensorEntry, resolve
 from intarsia.checkpoint.checkpoint import nearest
+from intarsia.checkpoint.collector import collector_paused
 from intarsia.checkpoint.contracts import FREE
 from intarsia.checkpoint.reader import torch_dtype
 from intarsia.core.errors import Violation
@@ -24,6 +25,8 @@ from intarsia.selection.resolve import Selection, Target
 
 __all__ = ["Arranged", "Arrangement", "Piece", "Slot", "arrange"]
 
+Kind = tuple[str, tuple[str, ...]]
+
 _SCALARS = frozenset(["weight_scale_2", "input_scale"])
 
 
@@ -34,9 +37,10 @@ def arrange(checkpoint: Checkpoint, selection: Selection | None = None) -> Arran
     not stackable.
     """
     family = family_of(checkpoint.config)
-    work = _Arranger(checkpoint, family, selection)
-    weights = tuple(arranged for module in work.runtime() if (arranged := work.weight(module)))
-    unused = work.leftovers()
+    with collector_paused():
+        work = _Arranger(checkpoint, family, selection)
+        weights = tuple(arranged for module in work.runtime() if (arranged := work.weight(module)))
+        unused = work.leftovers()
     if work.violations:
         raise LoadError(str(checkpoint.path), work.violations)
     return Arrangement(checkpoint, family, work.modules, weights, work.mtp, unused, selection)
@@ -57,6 +61,8 @@ class _Arranger:
         self.targets: Mapping[str, Target] = selection.targets if selection is not None else {}
         self.left = dict(checkpoint.tensors)
         self.violations = list(resolution.violations)
+        self._names: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
+        self._kinds: dict[tuple[str | None, str | None, tuple[str, ...]], Kind] = {}
 
     def runtime(self) -> Iterable[RuntimeModule]:
         """The network's weights, or each module by itself where no network is known."""
@@ -129,7 +135,7 @@ class _Arranger:
             expert, part = divmod(index, module.parts)
             target = self.targets.get(found.name)
             if target is None:
-                pieces += _pieces(found, expert, part)
+                pieces += _pieces(found, self._suffixes(found), expert, part)
                 continue
             conversions.append(Conversion(target, expert, part))
             if "input_scale" in form:
@@ -147,7 +153,7 @@ class _Arranger:
                 form["input_scale"] = torch_dtype(entry), entry.shape
             return form
         form = {}
-        for suffix in _suffixes(module):
+        for suffix in self._suffixes(module):
             if module.codec is not None and suffix == "weight_scale":
                 rows, columns = (module.shape or (0, 0))[-2:]
                 form[suffix] = torch.float8_e4m3fn, (rows, columns // 16)
@@ -156,13 +162,30 @@ class _Arranger:
                 form[suffix] = torch_dtype(entry), entry.shape
         return form
 
-    def _kind(self, module: Module) -> tuple[str, tuple[str, ...]]:
+    def _kind(self, module: Module) -> Kind:
         """What stacked matrices must share: the format and the names and types of their tensors."""
         target = self.targets.get(module.name)
         if target is not None:
             return target.format, tuple(sorted(f"{suffix} " for suffix in self._form(module)))
         format_name = module.format or module.tensors["weight"].dtype
-        return format_name, tuple(sorted(f"{suffix} {module.codec or ''}" for suffix in _suffixes(module)))
+        # Of thousands of experts nearly all are of one kind.
+        key = format_name, module.codec, tuple(module.tensors)
+        known = self._kinds.get(key)
+        if known is None:
+            suffixes = sorted(f"{suffix} {module.codec or ''}" for suffix in self._suffixes(module))
+            known = self._kinds[key] = format_name, tuple(suffixes)
+        return known
+
+    def _suffixes(self, module: Module) -> list[str]:
+        """Suffixes once loaded: the components of compressed scales become `weight_scale`."""
+        key = module.codec, tuple(module.tensors)
+        known = self._names.get(key)
+        if known is None:
+            known = [suffix for suffix in module.tensors if "." not in suffix and suffix not in FREE]
+            if module.codec is not None:
+                known.append("weight_scale")
+            self._names[key] = known
+        return known
 
     def _module(self, name: str) -> Module | None:
         found = self.modules.get(name)
@@ -217,16 +240,10 @@ def _slot(
     return Slot(dtype, (*experts, module.parts * shape[0], *shape[1:]))
 
 
-def _suffixes(module: Module) -> list[str]:
-    """Suffixes once loaded: the components of compressed scales become `weight_scale`."""
-    plain = [suffix for suffix in module.tensors if "." not in suffix and suffix not in FREE]
-    return [*plain, "weight_scale"] if module.codec is not None else plain
-
-
-def _pieces(module: Module, expert: int, part: int) -> list[Piece]:
+def _pieces(module: Module, suffixes: Iterable[str], expert: int, part: int) -> list[Piece]:
     pieces = []
-    components = tuple(entry for suffix, entry in module.tensors.items() if "." in suffix)
-    for suffix in _suffixes(module):
+    components = tuple([entry for suffix, entry in module.tensors.items() if "." in suffix])
+    for suffix in suffixes:
         if module.codec is not None and suffix == "weight_scale":
             pieces.append(Piece(components, suffix, expert, part, module.codec))
         else:
