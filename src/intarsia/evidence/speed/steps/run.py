@@ -10,6 +10,7 @@ from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.forms import Form, open_form
 from intarsia.evidence.machine import clocks, cuda_device, machine
+from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.steps import floors
 from intarsia.evidence.speed.steps.decode import DecodeResult, time_decode
 from intarsia.evidence.speed.steps.prompts import PromptResult, time_prompt
@@ -61,10 +62,7 @@ class StepsRun:
         """JSON values."""
         return {
             "label": self.label,
-            "settings": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.settings).items()
-            },
+            "settings": kept(self.settings, DecodeSettings if self.kind == "decode" else PrefillSettings),
             "machine": dict(self.machine),
             "rates": asdict(self.rates),
             "clocks_before": dict(self.clocks_before),
