@@ -36,6 +36,8 @@ def attend(
     rows: Rows,
     scale: float,
     latent_scales: Tensor | None = None,
+    *,
+    early: bool = True,
 ) -> Tensor:
     """Softmax attention of absorbed queries [R, H, L] over the latents each row has selected; [R, H, L].
 
@@ -44,11 +46,13 @@ def attend(
     are float32. S is the same for every row and context length, so a row's bits do not depend on its
     neighbours; they may depend on its form, recurrent or prompt. Padding rows get zeros, whatever `selected`
     says of them.
+
+    `early`: all but `q` was written before the last operation, so that this may begin before that one ends.
     """
     stored = "FP8" if latent_scales is not None else format_of(cache)
     name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
     if name != REFERENCE:
-        return launch.attend(q, cache, selected, rows, scale, latent_scales, name)
+        return launch.attend(q, cache, selected, rows, scale, latent_scales, name, early=early)
     return reference.attend(q, cache, selected, rows, scale, latent_scales)
 
 

@@ -51,6 +51,11 @@ class _Attention:
     selected: Tensor
     rows: Rows
     factor: float
+    early: bool
+
+    @property
+    def overlapped(self) -> dict[str, bool]:
+        return overlapped(self.q.shape[0]) if self.early else {"OVERLAP": False}
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -89,6 +94,8 @@ def attend(
     scale: float,
     latent_scales: Tensor | None = None,
     name: str = TRITON,
+    *,
+    early: bool = True,
 ) -> Tensor:
     """As `mla.attend`, by the kernels of that name: two launches for rows in the recurrent form, one for
     those in the prompt form.
@@ -96,7 +103,7 @@ def attend(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     segments, recurrent = rows.starts.shape[0] - 1, rows.recurrent_segments
     factor = scale * LOG2_E
-    case = _Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor)
+    case = _Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor, early)
     with on_device_of(q):
         if recurrent:
             _attend_ranges(case, out, alone=recurrent == segments)
@@ -146,7 +153,7 @@ def _attend_ranges_plainly(
         # Codes are decoded in registers, and four warps have too few.
         num_warps=warps if case.scales is None else 8,
         **case.constants,
-        **overlapped(case.q.shape[0]),
+        **case.overlapped,
     )
 
 
@@ -190,7 +197,7 @@ def _attend_rows(case: _Attention, out: Tensor) -> None:
         EACH_SIZE=power_of_two(max(1, case.tiles - 1)),
         num_warps=8 if block == _ROW_HEADS else 4,
         **case.constants,
-        **overlapped(rows),
+        **case.overlapped,
     )
 
 
@@ -236,5 +243,5 @@ def _attend_tiles(
         SPLITS=splits,
         PROMPT=prompt,
         num_warps=8,
-        **overlapped(out.shape[0]),
+        **case.overlapped,
     )

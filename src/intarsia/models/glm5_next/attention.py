@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
-from intarsia.kernels.aside import aside, join
+from intarsia.kernels.aside import aside, branches, join
 from intarsia.kernels.indexer import choose_tokens
 from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step
 from intarsia.kernels.linear import linear, linear_stack, linears, linears_apart
@@ -57,8 +57,11 @@ def mla(
         q, selected = select(x, w, config, cache, rows)
     else:
         raw, latent = linears(x, [w.q_a, w.kv_a], used=used)
-        q = _queries(enter_rows(_latents(raw, latent, w, config, cache), None, rows), w, config, used)
-    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales)
+        q_latent = enter_rows(_latents(raw, latent, w, config, cache), None, rows)
+        q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
+    # In a branched step what chose the tokens may be the launch right before this.
+    early = not branches(x)
+    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales, early=early)
     y = expand_values(attended, w.kv_b, key, value)
     return linear(y, w.o, out_dtype=torch.float32, used=used), selected
 
@@ -81,20 +84,25 @@ def select(
         raw_keys, gates, i.k_norm, i.k_norm_bias, INDEX_NORM_EPS, i.ape, cache.tail, cache.pooled
     )
     q_latent = enter_rows(_latents(raw, latent, w, config, cache), keys, rows)
-    with aside(x):
-        q = _queries(q_latent, w, config, used)
-    queries = linear(q_latent, i.wq_b, used=used)
-    queries = queries.view(-1, config.index_n_heads, config.index_head_dim)
-    selected = choose_tokens(queries, head_weights, cache.pooled, rows, config.index_topk, config.index_kpool)
+    branched = branches(x)
+    if branched:
+        with aside(x):
+            q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
+    else:
+        q = linear(q_latent, w.q_b, used=used)
+    queries = linear(q_latent, i.wq_b, used=used).view(-1, config.index_n_heads, config.index_head_dim)
+    top, group = config.index_topk, config.index_kpool
+    selected = choose_tokens(queries, head_weights, cache.pooled, rows, top, group)
+    if not branched:
+        q = _absorbed(q, w, config, settled=True)  # what chooses tokens was launched after what wrote q
     join(x)
     return q, selected
 
 
-def _queries(q_latent: Tensor, w: MlaWeights, config: Glm5NextConfig, used: Tensor) -> Tensor:
-    """The queries of this rank's heads [R, H, L], in latent space."""
+def _absorbed(q: Tensor, w: MlaWeights, config: Glm5NextConfig, *, settled: bool = False) -> Tensor:
+    """Queries [R, H * K] of this rank's heads in latent space, [R, H, L]."""
     key, value = config.qk_nope_head_dim, config.v_head_dim
-    q = linear(q_latent, w.q_b, used=used)
-    return absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value)
+    return absorb_keys(q.view(q.shape[0], -1, key), w.kv_b, key, value, settled=settled)
 
 
 def _latents(raw: Tensor, latent: Tensor, w: MlaWeights, config: Glm5NextConfig, cache: MlaCache) -> Latents:
