@@ -31,6 +31,7 @@ class Units:
         self._working = working
         self._ranks, self._comparing = ranks, comparing
         self._members: dict[str, list[Target]] = {}
+        self._steps: dict[str, Step] = {}
         for target in selection.targets.values():
             self._members.setdefault(key_of(target), []).append(target)
 
@@ -51,15 +52,18 @@ class Units:
 
     def step(self, target: Target) -> Step:
         """How one is converted; raises BudgetError."""
-        module = self._modules[target.module]
-        return self._working.step(
-            target.module,
-            target.format,
-            module.shape or (0, 0),
-            element=element_bytes(module.format),
-            unit=self.nbytes(key_of(target)),
-            stored=module.format,
-        )
+        known = self._steps.get(target.module)
+        if known is None:
+            module = self._modules[target.module]
+            known = self._steps[target.module] = self._working.step(
+                target.module,
+                target.format,
+                module.shape or (0, 0),
+                element=element_bytes(module.format),
+                unit=self.nbytes(key_of(target)),
+                stored=module.format,
+            )
+        return known
 
     def holds(self, key: str, targets: Sequence[Target]) -> bool:
         """Whether they are all that share the scale, and are kept as read."""
