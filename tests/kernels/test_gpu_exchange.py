@@ -1,5 +1,6 @@
 """The exchange over peer memory: several ranks as streams of one GPU, and its code for sm_90."""
 
+import functools
 import importlib.util
 
 import pytest
@@ -28,19 +29,18 @@ class Ranks:
         self.streams = [torch.cuda.Stream() for _ in range(ranks)]
         torch.cuda.synchronize()
 
-    def sum(self, partials):
-        results = []
-        for end, stream, partial in zip(self.ends, self.streams, partials, strict=True):
-            with torch.cuda.stream(stream):
-                results.append(end.sum_in_rank_order(partial))
-        return results
-
-    def gather(self, tensors):
+    def each(self, call, tensors):
         results = []
         for end, stream, own in zip(self.ends, self.streams, tensors, strict=True):
             with torch.cuda.stream(stream):
-                results.append(end.gather(own))
+                results.append(call(end, own))
         return results
+
+    def sum(self, partials):
+        return self.each(Exchange.sum_in_rank_order, partials)
+
+    def gather(self, tensors):
+        return self.each(Exchange.gather, tensors)
 
 
 @pytest.fixture(params=[2, 3])
@@ -54,6 +54,8 @@ def ranks(request):
             end.sum_in_rank_order(torch.zeros(count, device="cuda"))
         for count in (1, TILE, MOST):
             end.gather(torch.zeros(count, device="cuda"))
+        end.sum_of_own(torch.zeros(64, 4096, device="cuda"), 32)
+        end.gather_own(torch.zeros(32, 4096, device="cuda"), 32, 96)
     torch.cuda.synchronize()
     return Ranks(request.param)
 
@@ -126,6 +128,26 @@ def test_gathering_copies_every_bit_between_sums(ranks):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 6144])
+def test_rows_are_summed_where_they_are_kept_and_gathered_again(ranks, width):
+    count = len(ranks.ends)
+    generator = torch.Generator("cuda").manual_seed(9)
+    for call, rows in enumerate([count * 512, 1023, 512, 64, count * 512 + 16, 2048] * 2):
+        partials = numbers(count, rows * width, call)
+        partials = [one.view(rows, width) for one in partials]
+        each = -(-rows // count)
+        whole = torch.randn(rows, width, generator=generator, device="cuda").bfloat16()
+        parts = [whole[rank * each : (rank + 1) * each].clone() for rank in range(count)]
+        torch.cuda.synchronize()
+        summed = ranks.each(functools.partial(Exchange.sum_of_own, rows=each), partials)
+        gathered = ranks.each(functools.partial(Exchange.gather_own, rows=each, total=rows), parts)
+        torch.cuda.synchronize()
+        assert torch.equal(torch.cat(summed), add_in_order(partials)), (call, rows)
+        assert all(torch.equal(found, whole) for found in gathered), (call, rows)
+    assert not any(int(end.failed) for end in ranks.ends)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_graph_replays_exchanges(ranks, wide):
     count = 65536 if wide else 4096
@@ -190,17 +212,21 @@ def test_the_exchange_compiles_without_spills_to_stores_of_whole_words(monkeypat
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-def test_the_wide_exchange_compiles_to_wide_stores_and_one_release_a_rank(monkeypatch):
+@pytest.mark.parametrize("add", [True, False])
+def test_the_wide_exchange_compiles_to_wide_stores_and_one_release_a_rank(monkeypatch, add):
     from intarsia.kernels.exchange import triton_wide
     from tests.kernels.ahead_of_time import Compiled, usage
 
     kernel = Compiled(triton_wide.exchange_wide)
     monkeypatch.setattr(triton_wide, "exchange_wide", kernel)
     end = Exchange([0] * 3, 1, torch.device("cpu"), most=TILE, wide=True, timeout=1.0)
-    end.sum_in_rank_order(torch.zeros(64, 4096, device="meta"))
+    if add:
+        end.sum_in_rank_order(torch.zeros(64, 4096))
+    else:
+        end.gather_own(torch.zeros(32, 4096, dtype=torch.bfloat16), 32, 96)
     code = kernel.built[0].asm["ptx"]
-    assert usage(kernel.built[0])["stack"] == 0
-    # twice: in the loop and around it; to two other ranks, and to memory
-    assert code.count("release.exch") == 2 * 2
-    assert code.count("st.global.v4") == 2 * 3 * CHUNK // 256 // 4
-    assert code.count("ld.acquire.sys") == 2 * 2 * 2
+    assert usage(kernel.built[0])["stack"] <= 8
+    each = CHUNK // 256 // 4  # stores of a thread
+    assert code.count("release.exch") == 2
+    assert code.count("st.global.v4") == (3 if add else 5) * each
+    assert code.count("ld.acquire.sys") == 2 * 2

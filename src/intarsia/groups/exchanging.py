@@ -16,6 +16,8 @@ from intarsia.groups.status import LOST, SILENT_STATUS, Status
 
 T = TypeVar("T")
 Parts = Callable[[], list[Tensor]]
+ROW_TILE = 16
+"""Rows that kernels take together."""
 _LOW_BITS = (1 << 63) - 1
 
 
@@ -38,6 +40,8 @@ class RankGroup(ABC):
         self._when_lost: list[Callable[[], None]] = []
         self.piece_rows: int | None = None
         """Rows of a piece where sums are cut (see `cut`); None where that does not pay."""
+        self.divide_from: int | None = None
+        """Rows from which a step's residual streams are divided among ranks; None: never."""
         self.failure: IntarsiaError | None = None
         """Why no further exchange is possible."""
 
@@ -78,6 +82,22 @@ class RankGroup(ABC):
             return lambda: add_in_order(parts())
         some = self._begin(partial[: max(rows, 1)])
         return lambda: torch.cat([add_in_order(some()), partial[max(rows, 1) :]])
+
+    def divided(self, rows: int) -> int | None:
+        """How many rows' streams each rank keeps; whole tiles of rows, so that their bits stay the same."""
+        if self.divide_from is None or rows < self.divide_from:
+            return None
+        return -(-rows // (ROW_TILE * self.ranks)) * ROW_TILE
+
+    def sum_own(self, partial: Tensor, each: int) -> Tensor:
+        """The sums of the rows that this rank keeps, added in rank order."""
+        return self.sum_in_rank_order(partial)[self.rank * each : (self.rank + 1) * each]
+
+    def gather_rows(self, own: Tensor, each: int, rows: int) -> Tensor:
+        """All rows, of which each rank has those it keeps."""
+        padded = own.new_zeros(each, *own.shape[1:])
+        padded[: len(own)] = own
+        return torch.cat(self.gather(padded))[:rows]
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, rank 0 first; all of one shape and dtype."""

@@ -33,6 +33,19 @@ class Group(Protocol):
         """Begin such a sum; the call of the result waits for it. What is computed in between overlaps."""
         ...
 
+    def divided(self, rows: int) -> int | None:
+        """How many rows' residual streams each rank keeps in a step of so many, the last ones fewer; None:
+        all ranks keep all."""
+        ...
+
+    def sum_own(self, partial: Tensor, each: int) -> Tensor:
+        """The sums of the rows that this rank keeps."""
+        ...
+
+    def gather_rows(self, own: Tensor, each: int, rows: int) -> Tensor:
+        """All rows, of which each rank has those it keeps."""
+        ...
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, rank 0 first; all of one shape and dtype."""
         ...
@@ -72,6 +85,18 @@ class SingleRank:
     def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """The sum itself."""
         return lambda: partial
+
+    def divided(self, rows: int) -> int | None:
+        """Nothing is divided."""
+        return None
+
+    def sum_own(self, partial: Tensor, each: int) -> Tensor:
+        """The sum itself."""
+        return partial
+
+    def gather_rows(self, own: Tensor, each: int, rows: int) -> Tensor:
+        """The rows themselves."""
+        return own
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensor itself."""

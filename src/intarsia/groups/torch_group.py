@@ -56,6 +56,26 @@ class TorchGroup(RankGroup):
         self._status.leave()
         return lambda: total
 
+    def sum_own(self, partial: Tensor, each: int) -> Tensor:
+        """The sums of the rows that this rank keeps; over peer memory no others travel to it."""
+        peers = self.peers
+        if peers is None or not peers.wide or self.failure is not None:
+            return super().sum_own(partial, each)
+        self._status.enter()
+        total = peers.sum_of_own(partial.contiguous(), each)
+        self._status.leave()
+        return total
+
+    def gather_rows(self, own: Tensor, each: int, rows: int) -> Tensor:
+        """All rows, of which each rank has those it keeps."""
+        peers = self.peers
+        if peers is None or not peers.wide or self.failure is not None:
+            return super().gather_rows(own, each, rows)
+        self._status.enter()
+        whole = peers.gather_own(own, each, rows)
+        self._status.leave()
+        return whole
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, rank 0 first; small ones over peer memory."""
         peers = self.peers

@@ -68,6 +68,8 @@ class Exchange:
         """
         self.rank, self.ranks, self.most = rank, len(buffers), WIDE_MOST if wide else most
         self._keep = keep
+        self.wide = wide
+        """Whether there is a buffer for the wide exchange."""
         self._small, self._tile, self._room = most, tile, _whole(most, tile)
         self._limit = min(int(timeout * 1000), 2**31 - 1)
         small = _small_bytes(self.ranks, most, tile)
@@ -80,24 +82,43 @@ class Exchange:
 
     def sum_in_rank_order(self, partial: Tensor) -> Tensor:
         """The ranks' contiguous float32 numbers added one after another, rank 0 first; a new tensor."""
-        from intarsia.kernels.exchange import triton_exchange, triton_wide
+        from intarsia.kernels.exchange import triton_exchange
 
         out = torch.empty_like(partial)
         count = partial.numel()
-        ranks = {"RANK": self.rank, "RANKS": self.ranks}
+        if count > self._small:
+            self._wide(partial, out, 0, count, count, add=True)
+            return out
         with on_device_of(partial):
-            if count <= self._small:
-                grid = (-(-count // self._tile),)
-                triton_exchange.exchange[grid](
-                    partial, out, self._buffers, self._calls, self.failed, count, self._room, self._limit,
-                    **ranks, TILE=self._tile, ADD=True, num_warps=WARPS, **_overlap(),
-                )  # fmt: skip
-            else:
-                triton_wide.exchange_wide[(WIDE_PROGRAMS,)](
-                    partial, out, self._wide_buffers, self._wide_calls, self.failed, count, self._limit,
-                    **ranks, CHUNK=CHUNK, PROGRAMS=WIDE_PROGRAMS, num_warps=WIDE_WARPS,
-                )  # fmt: skip
+            triton_exchange.exchange[(-(-count // self._tile),)](
+                partial, out, self._buffers, self._calls, self.failed, count, self._room, self._limit,
+                RANK=self.rank, RANKS=self.ranks, TILE=self._tile, ADD=True, num_warps=WARPS, **_overlap(),
+            )  # fmt: skip
         return out
+
+    def sum_of_own(self, partial: Tensor, rows: int) -> Tensor:
+        """Of the same sums the `rows` rows from rank times `rows` on, or what there is of them."""
+        own = partial[self.rank * rows : (self.rank + 1) * rows]
+        out, width = torch.empty_like(own), partial[0].numel()
+        self._wide(partial, out, rows * width, rows * width, partial.numel(), add=True)
+        return out
+
+    def gather_own(self, own: Tensor, rows: int, total: int) -> Tensor:
+        """The ranks' rows below each other, `rows` of each, `total` in all: a copy of every bit."""
+        out = torch.empty((total, *own.shape[1:]), dtype=own.dtype, device=own.device)
+        width = out[0].nbytes // NUMBER
+        self._wide(_numbers(own), _numbers(out), rows * width, rows * width, total * width, add=False)
+        return out
+
+    def _wide(self, numbers: Tensor, out: Tensor, stride: int, count: int, total: int, *, add: bool) -> None:
+        from intarsia.kernels.exchange import triton_wide
+
+        with on_device_of(out):
+            triton_wide.exchange_wide[(WIDE_PROGRAMS,)](
+                numbers, out, self._wide_buffers, self._wide_calls, self.failed, stride, count, total,
+                self._limit, RANK=self.rank, RANKS=self.ranks, CHUNK=CHUNK, PROGRAMS=WIDE_PROGRAMS, ADD=add,
+                num_warps=WIDE_WARPS,
+            )  # fmt: skip
 
     def takes(self, own: Tensor) -> bool:
         """Whether `gather` gathers such a tensor."""
@@ -116,6 +137,10 @@ class Exchange:
                 TILE=self._tile, ADD=False, num_warps=WARPS, **_overlap(),
             )  # fmt: skip
         return out
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.float32)
 
 
 def _overlap() -> dict[str, bool]:

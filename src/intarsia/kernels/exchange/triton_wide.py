@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Exchange and sum of many numbers: written plainly, then announced, so that no byte is spent on stamps.
+"""Exchange and sum, or gather, of many numbers: written plainly, then announced, with no byte for stamps.
 
 A program takes every so manyth chunk. It writes one into every other rank's buffer and then, with a release
 that covers what its threads wrote, how many it has written so far into a word of its own there. While that
@@ -30,37 +30,37 @@ def _state(flag, chunk, until):
 
 @triton.jit
 def _send(
-    own, buffers, chunk, RANK: tl.constexpr, RANKS: tl.constexpr, CHUNK: tl.constexpr, PROGRAMS: tl.constexpr
-):
-    """Write numbers as this program's chunk of that number, the first one being 1, and announce it."""
+    numbers, at, stride, count, total, buffers, chunk, RANK: tl.constexpr, RANKS: tl.constexpr,
+    CHUNK: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Write numbers to every other rank as this program's chunk of that number, the first one being 1, and
+    announce it: to each those that are its own, `stride` apart.
+    """
     program = tl.program_id(0)
     slot = ((((chunk & (SLOTS - 1)) * RANKS + RANK) * PROGRAMS) + program).to(tl.int64) * CHUNK
     for peer in tl.static_range(RANKS):
         if peer != RANK:
+            theirs = peer * stride + at
+            number = tl.load(numbers + theirs, mask=(at < count) & (theirs < total), other=0.0)
             place = tl.load(buffers + peer).to(tl.pointer_type(tl.float32), bitcast=True)
-            tl.store(tl.multiple_of(place, 16) + slot + tl.arange(0, CHUNK), own)
+            tl.store(tl.multiple_of(place, 16) + slot + tl.arange(0, CHUNK), number)
     tl.debug_barrier()
     flags: tl.constexpr = SLOTS * RANKS * PROGRAMS * CHUNK * 4
     for peer in tl.static_range(RANKS):
         if peer != RANK:
             word = tl.load(buffers + peer) + flags + (RANK * PROGRAMS + program) * 4
-            tl.atomic_xchg(
-                word.to(tl.pointer_type(tl.int32), bitcast=True), chunk, sem="release", scope="sys"
-            )
+            word = word.to(tl.pointer_type(tl.int32), bitcast=True)
+            tl.atomic_xchg(word, chunk, sem="release", scope="sys")
 
 
 @triton.jit
-def _add(
-    own,
-    buffers,
-    chunk,
-    until,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):
-    """The ranks' numbers of a chunk added in rank order, and whether one was not waited for any longer."""
+def _take(
+    numbers, out, at, stride, count, total, buffers, chunk, until, RANK: tl.constexpr, RANKS: tl.constexpr,
+    CHUNK: tl.constexpr, PROGRAMS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Add the ranks' numbers of a chunk in rank order, or put them beside each other, `stride` apart; whether
+    one was not waited for any longer.
+    """
     program = tl.program_id(0)
     mine = tl.load(buffers + RANK)
     flags: tl.constexpr = SLOTS * RANKS * PROGRAMS * CHUNK * 4
@@ -74,58 +74,60 @@ def _add(
             late = late | (state == LATE)
     tl.debug_barrier()
     here = tl.multiple_of(mine.to(tl.pointer_type(tl.float32), bitcast=True), 16)
-    total = own
+    first = RANK * stride if ADD else 0
+    inside = (at < count) & (RANK * stride + at < total)
+    own = tl.load(numbers + first + at, mask=inside, other=0.0)
+    sum_of = own
     for source in tl.static_range(RANKS):
         if source == RANK:
             part = own
         else:
             slot = ((((chunk & (SLOTS - 1)) * RANKS + source) * PROGRAMS) + program).to(tl.int64) * CHUNK
             part = tl.load(here + slot + tl.arange(0, CHUNK), cache_modifier=".cg")
-        total = part if source == 0 else total + part
-    return total, late
+        if ADD:
+            sum_of = part if source == 0 else sum_of + part
+        else:
+            theirs = source * stride + at
+            tl.store(out + theirs, part, mask=(at < count) & (theirs < total))
+    if ADD:
+        tl.store(out + at, sum_of, mask=inside)
+    return late
 
 
 @triton.jit(do_not_specialize=["limit"])
 def exchange_wide(
-    partial,
-    out,
-    buffers,
-    calls,
-    failed,
-    count,
-    limit,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-):
-    """out [count] = the sum over ranks of partial [count], float32, rank 0 first.
+    numbers, out, buffers, calls, failed, stride, count, total, limit, RANK: tl.constexpr,
+    RANKS: tl.constexpr, CHUNK: tl.constexpr, PROGRAMS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Sums over ranks, rank 0 first, float32; without ADD a gather of words.
+
+    ADD: out [count] = the sums of numbers [rank * stride ..], as far as there are `total` of them; stride 0
+    for sums of all numbers. Else out [total] = the ranks' numbers [count], `stride` apart.
 
     buffers int64 [RANKS]: addresses of float32 [SLOTS, RANKS, PROGRAMS, CHUNK] and, behind them, int32
     [RANKS, PROGRAMS]. calls int32 [PROGRAMS]: chunks that each program has exchanged. failed int32 [1]: set
     when another rank does not come in `limit` ms.
     """
     program = tl.program_id(0)
-    first = tl.load(calls + program) + 1
+    done = tl.load(calls + program)
     turns = tl.cdiv(count, CHUNK * PROGRAMS)
     until = now() + limit.to(tl.int64) * 1000000
     lane = tl.arange(0, CHUNK)
-    at = program * CHUNK + lane
-    own = tl.load(partial + at, mask=at < count, other=0.0)
-    _send(own, buffers, first, RANK, RANKS, CHUNK, PROGRAMS)
     late = False
-    for turn in range(1, turns):
-        at = (turn * PROGRAMS + program) * CHUNK + lane
-        before = own
-        own = tl.load(partial + at, mask=at < count, other=0.0)
-        _send(own, buffers, first + turn, RANK, RANKS, CHUNK, PROGRAMS)
-        total, slow = _add(before, buffers, first + turn - 1, until, RANK, RANKS, CHUNK, PROGRAMS)
-        tl.store(out + at - CHUNK * PROGRAMS, total)  # all but the last chunk are whole
-        late = late | slow
-    total, slow = _add(own, buffers, first + turns - 1, until, RANK, RANKS, CHUNK, PROGRAMS)
-    at = ((turns - 1) * PROGRAMS + program) * CHUNK + lane
-    tl.store(out + at, total, mask=at < count)
+    apart = stride if ADD else 0
+    end = total if ADD else total - RANK * stride
+    for turn in range(turns + 1):
+        if turn < turns:
+            at = (turn * PROGRAMS + program) * CHUNK + lane
+            _send(numbers, at, apart, count, end, buffers, done + turn + 1, RANK, RANKS, CHUNK, PROGRAMS)
+        if turn > 0:
+            at = ((turn - 1) * PROGRAMS + program) * CHUNK + lane
+            slow = _take(
+                numbers, out, at, stride, count, total, buffers, done + turn, until, RANK, RANKS, CHUNK,
+                PROGRAMS, ADD,
+            )  # fmt: skip
+            late = late | slow
     tl.debug_barrier()
-    tl.store(calls + program, first + turns - 1)
-    if late | slow:
+    tl.store(calls + program, done + turns)
+    if late:
         tl.store(failed, 1)

@@ -85,7 +85,11 @@ class Glm5NextModel:
 
         `watch(layer, streams)` sees the residual streams [R, hc_mult, D] that each layer leaves.
         """
+        group, count = self.group, len(rows.tokens)
+        each = group.divided(count) if watch is None else None
         x = embed(rows.tokens, self.weights.embedding, self.dtype)
+        if each is not None:
+            x = x[group.rank * each : (group.rank + 1) * each]
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
         pending: hyper.Pending | None = None
         for index, layer in enumerate(self.weights.layers):
@@ -93,6 +97,10 @@ class Glm5NextModel:
             streams, x, mix = self._site(streams, pending, layer.attention_mix, block.attention_norm)
             if watch is not None and index:
                 watch(index - 1, streams)
+            if each is not None:
+                y = self._attention(index, block, group.gather_rows(x, each, count), state, rows)
+                streams, pending = self._second_half_divided(layer, streams, y, mix, rows, each)
+                continue
             y = self._attention(index, block, x, state, rows)
             streams, pending = self._second_half(layer, streams, y, mix, rows)
         if pending is None:
@@ -100,7 +108,7 @@ class Glm5NextModel:
         streams, hidden = hyper.finish(streams, pending, self.weights.norm, self.config.rms_norm_eps)
         if watch is not None:
             watch(len(self.weights.layers) - 1, streams)
-        return hidden
+        return hidden if each is None else group.gather_rows(hidden, each, count)
 
     def head(self, hidden: Tensor, rows: int | None = None) -> Tensor:
         """Logits float32 [R, V] of final-normed rows [R, D]; R is a multiple of 16. Gathers ranks' shards.
@@ -196,6 +204,22 @@ class Glm5NextModel:
         streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
         y = feed_forward(x, layer.block.mlp, self.config, rows)
         return streams, hyper.Pending(self.group.sum_in_rank_order(y, sent), mix)
+
+    def _second_half_divided(
+        self,
+        layer: LayerWeights,
+        streams: Tensor,
+        partial: Tensor,
+        mix: hyper.HyperMix,
+        rows: Rows,
+        each: int,
+    ) -> tuple[Tensor, hyper.Pending]:
+        """The same bits where every rank keeps the streams of its own rows: what mixes them takes a row by
+        itself, and sums travel to one rank instead of all."""
+        pending = hyper.Pending(self.group.sum_own(partial, each), mix)
+        streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
+        y = feed_forward(self.group.gather_rows(x, each, len(partial)), layer.block.mlp, self.config, rows)
+        return streams, hyper.Pending(self.group.sum_own(y, each), mix)
 
     def _second_half_in_parts(
         self,
