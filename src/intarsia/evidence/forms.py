@@ -49,7 +49,14 @@ class Form:
     ) -> Glm5NextModel:
         """The network with this form's weights, or this rank's share of them."""
         arranged = prepared(self.checkpoint, self.manifest)
-        weights = load_weights(arranged, device=device, rank=group.rank, ranks=group.ranks, progress=progress)
+        weights = load_weights(
+            arranged,
+            device=device,
+            rank=group.rank,
+            ranks=group.ranks,
+            largest=group.largest if group.ranks > 1 else None,
+            progress=progress,
+        )
         return Glm5NextModel(
             arranged.config,
             weights,
