@@ -44,8 +44,8 @@ def run(*words):
 
 
 def test_two_ranks_are_within_float_error_of_one():
-    code, found, told = run("demo", "--tp", "2", *SMALL)
-    assert code == 0, told
+    ended, found, told = run("demo", "--tp", "2", *SMALL)
+    assert ended == 0, told
     kld = found["figures"]["kld"]
     assert 0 < kld["max"] < FLOAT_ERROR  # other bits, so two ranks did run, and nearly the same numbers
     assert found["figures"]["top1"]["differing"] == 0
