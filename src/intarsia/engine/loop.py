@@ -80,7 +80,10 @@ class StepLoop:
         self.guesser = Guesser(settings, budget, costs or self._measured, mtp, source)
         self._budget = budget
         self._scheduler = Scheduler(settings, budget)
-        self._runner = StepRunner(model, state, self.steps)
+        self._runner = StepRunner(model, state, self.steps, None if mtp is None else mtp.guesses)
+        # Guesses may stay on the device until the step that verifies them is under way. Ranks compare what
+        # they run.
+        self._leaves_open = model.group.ranks == 1
         self._shards = Shards.of(model)
         self._mask_words = -(-model.config.vocab_size // 32)
         self._clock = clock
@@ -104,6 +107,8 @@ class StepLoop:
         for lane in waiting:
             if lane.slot >= 0 and not lane.moments.admitted:
                 lane.moments.admitted = self._clock()
+        if any(lane.request.grammar is not None for lane in self.running):
+            self._settle()
         for lane in list(self.running):
             self._look_ahead(lane)
         parts = self._scheduler.parts(self.running)
@@ -157,7 +162,9 @@ class StepLoop:
         self.step_lanes = tuple(part.lane.request.id for part in parts)
         self.step_began = begin = self._clock()
         try:
-            output = self._runner.run(parts)
+            output = self._runner.run(parts, lambda: self._settle(parts))
+            if self._settle(parts, running=True):
+                begin = self._clock()
             hidden = output.hidden
             speaking = self._speak(output, [part for part in parts if part.logits])
             if all(part.recurrent for part in parts):
@@ -168,12 +175,28 @@ class StepLoop:
             if self._watch is not None:
                 self._watch(list(zip(parts, kept, strict=True)))
             self._guess(parts)
+            if not self._leaves_open:
+                self._settle()
             self._own(hidden, parts)
             self._keep(hidden, parts)
         except Exception as error:  # whatever the network's failure is, the engine goes on
             self._find_culprit([part for part in parts if part.lane.slot >= 0], error)
         self.counters.steps += 1
         self.step_began, self.step_lanes = 0.0, ()
+
+    def _settle(self, parts: Sequence[Part] = (), *, running: bool = False) -> bool:
+        """Let all guesses be known, also in `parts`; False if they were. Of those not `running` rows end
+        before what could not be guessed."""
+        if not self.guesser.settle():
+            return False
+        for lane in self.running:
+            if not running and min(lane.drafts, default=0) < 0:
+                del lane.drafts[next(place for place, token in enumerate(lane.drafts) if token < 0) :]
+        for part in parts:
+            if part.verifies:
+                part.tokens[1:] = part.lane.drafts[: len(part.tokens) - 1]
+                part.logits = len(part.tokens)
+        return True
 
     def _find_culprit(self, parts: Sequence[Part], error: Exception) -> None:
         """A step failed: fail the lane that was alone in it, else let each run again, alone past this

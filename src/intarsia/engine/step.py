@@ -1,6 +1,6 @@
 """One step of the network over the rows of many lanes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -65,13 +65,24 @@ class StepOutput:
 class StepRunner:
     """Runs parts of lanes through a network, one call a step, and keeps the caches' bookkeeping."""
 
-    def __init__(self, model: Glm5NextModel, state: State, captures: Captures[MainOutput]) -> None:
+    def __init__(
+        self,
+        model: Glm5NextModel,
+        state: State,
+        captures: Captures[MainOutput],
+        guesses: Tensor | None = None,
+    ) -> None:
+        """`guesses` as for MainSteps."""
         self.model = model
         self.state = state
-        self._captured = MainSteps(model, state, captures)
+        self._captured = MainSteps(model, state, captures, guesses)
 
-    def run(self, parts: Sequence[Part]) -> StepOutput:
-        """Lay out the parts' rows, recurrent ones first, and run them."""
+    def run(self, parts: Sequence[Part], settle: Callable[[], object] = lambda: None) -> StepOutput:
+        """Lay out the parts' rows, recurrent ones first, and run them.
+
+        A captured step finds tokens that the host does not know on the device; for another `settle` is called
+        first, which puts them in.
+        """
         first = 0
         for part in sorted(parts, key=lambda part: not part.recurrent):
             part.slot = part.lane.slot
@@ -85,6 +96,9 @@ class StepRunner:
             draws = _draws(parts) if whole else None
             output = self._captured.run(pieces, draws)
         if output is None:
+            if any(token < 0 for part in parts for token in part.tokens):
+                settle()
+                return self.run(parts)
             hidden = self.model.hidden(self.state.rows(pieces), self.state)
             return StepOutput(hidden, self.logits(hidden, speaking) if speaking else None, None)
         if whole:

@@ -39,6 +39,16 @@ class Guessing:
     sampling: SamplingSettings
 
 
+def unknown(place: int) -> int:
+    """What stands for the guess at a place of `ChainSteps.guesses` until the host knows it; below -1."""
+    return -2 - place
+
+
+def place_of(token: int) -> int:
+    """The place that `unknown` stands for."""
+    return -2 - token
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     rows: int
@@ -56,15 +66,18 @@ class ChainSteps:
         self._state = state
         self._shards = Shards.of(model)
         self._inputs: dict[_Shape, tuple[Inputs, Tensor]] = {}
+        streams = captures.bucket(state.settings.streams) or state.settings.streams
+        self.guesses = torch.zeros(streams * state.settings.step_rows, dtype=torch.int64, device=model.device)
+        """All guesses of the last call, chain by chain: a later captured step may read them here."""
 
     def run(
         self, pieces: Sequence[Piece], hidden: Sequence[Tensor], guessing: Sequence[Guessing]
     ) -> Tensor | None:
         """Absorb `pieces`, whose main hidden rows are `hidden` in their order, and guess.
 
-        Returns int64 [chains, depth], a row of guesses for each of `guessing`, in its order, good until the
-        next call; those beyond a stream's `wanted` mean nothing. `guessing` has the greediest first: `wanted`
-        never rises. None where this has to run eagerly.
+        Returns int64 [chains, depth], at the beginning of `guesses`: a row for each of `guessing`, in its
+        order, good until the next call; those beyond a stream's `wanted` mean nothing. `guessing` has the
+        greediest first: `wanted` never rises. None where this has to run eagerly.
         """
         rows, chains = self.captures.bucket(_count(pieces)), self.captures.bucket(len(guessing))
         if rows is None or chains is None or not rows_fit(pieces, self._state):
@@ -132,7 +145,8 @@ class ChainSteps:
                 if sampling is not None:
                     sampling.positions.add_(1)
             guesses.append(draw_captured(model.head_shard(hidden), sampling, shape.way, self._shards))
-        return torch.stack(guesses, 1)
+        out = self.guesses[: shape.chains * shape.depth].view(shape.chains, shape.depth)
+        return torch.stack(guesses, 1, out=out)
 
     def _write(
         self, arrays: Arrays, shape: _Shape, pieces: Sequence[Piece], guessing: Sequence[Guessing]

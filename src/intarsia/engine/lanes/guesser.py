@@ -75,6 +75,10 @@ class Guesser:
         if self._mtp is not None:
             self._mtp.run(wanted)
 
+    def settle(self) -> bool:
+        """Let all lanes' guesses be known; False if they were."""
+        return self._mtp is not None and self._mtp.settle()
+
     def follows(self, lane: Lane) -> bool:
         """True if the MTP layer is to see the lane's rows: to guess from, or for states that others
         resume."""

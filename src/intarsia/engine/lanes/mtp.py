@@ -11,8 +11,8 @@ from torch import Tensor
 
 from intarsia.core.rows import pad_rows, padded_count
 from intarsia.engine.graphs.capture import Captures
-from intarsia.engine.graphs.chain_step import ChainSteps, Guessing
-from intarsia.engine.graphs.read import read
+from intarsia.engine.graphs.chain_step import ChainSteps, Guessing, unknown
+from intarsia.engine.graphs.read import Reading
 from intarsia.engine.lanes.adjust import masked
 from intarsia.engine.lanes.costs import MeasuredCosts
 from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
@@ -24,6 +24,18 @@ from intarsia.models.glm5_next.state import State
 
 MOST_MEASURED = 8
 """Rows a lane in passes that are measured: more are prompts, which cost otherwise."""
+
+
+@dataclass(slots=True)
+class _Promise:
+    """Guesses that are being made: lanes with the lists in which they will stand, and where each lane's
+    begin."""
+
+    reading: Reading
+    begin: float
+    rows: int
+    deepest: int
+    lanes: list[tuple[Lane, list[int], int]]
 
 
 @dataclass(slots=True)
@@ -49,7 +61,33 @@ class MtpGuesses:
         self._state = state
         self._costs = costs
         self._captured = ChainSteps(model, state, captures)
+        self._promise: _Promise | None = None
         self._shards = Shards.of(model)
+
+    @property
+    def guesses(self) -> Tensor:
+        """Where captured guesses lie on the device."""
+        return self._captured.guesses
+
+    def settle(self) -> bool:
+        """Put what was guessed in the place of the numbers that stand for it; False if nothing was open.
+
+        What no token could be guessed for stays below zero. Waits for the guesses, and for nothing launched
+        after them.
+        """
+        promise, self._promise = self._promise, None
+        if promise is None:
+            return False
+        drawn = promise.reading.get()
+        # The graph is one; its passes are taken to cost alike.
+        each = (time.perf_counter() - promise.begin) / promise.deepest
+        self._costs.absorbs.record(promise.rows, each)
+        if promise.deepest > 1:
+            self._costs.chains.record(len(promise.lanes), each)
+        for lane, drafts, first in promise.lanes:
+            if lane.drafts is drafts:
+                drafts[:] = drawn[first : first + len(drafts)]
+        return True
 
     def run(self, wanted: Sequence[tuple[Lane, int]]) -> None:
         """Absorb the lanes' rows, and leave up to `wanted` guesses in each lane's `drafts`.
@@ -63,12 +101,6 @@ class MtpGuesses:
         begin = time.perf_counter()
         rows = sum(lane.unabsorbed.count for lane, _ in lanes)
         if self._captured.captures.possible and any(count for _, count in lanes) and self._replay(lanes):
-            most = max(1, *(count for _, count in lanes))
-            # The graph is one; its passes are taken to cost alike.
-            each = (time.perf_counter() - begin) / most
-            self._costs.absorbs.record(rows, each)
-            if most > 1:
-                self._costs.chains.record(len(lanes), each)
             return
         state, selected, last = self._absorb([lane for lane, _ in lanes])
         chains = [
@@ -84,7 +116,11 @@ class MtpGuesses:
             self._costs.chains.record(streams, time.perf_counter() - begin)
 
     def _replay(self, lanes: Sequence[tuple[Lane, int]]) -> bool:
-        """Absorb and guess in one captured step; False where it has to run eagerly."""
+        """Absorb and guess in one captured step; False where it has to run eagerly.
+
+        The guesses are left open, see `settle`.
+        """
+        begin, rows = time.perf_counter(), sum(lane.unabsorbed.count for lane, _ in lanes)
         self._absorb_early([lane for lane, _ in lanes])
         pieces, hidden = _unabsorbed([lane for lane, _ in lanes])
         last = np.cumsum([len(piece.tokens) for piece in pieces]) - 1
@@ -103,14 +139,12 @@ class MtpGuesses:
             return False
         for (lane, _), piece in zip(lanes, pieces, strict=True):
             lane.unabsorbed = Unabsorbed(piece.position + len(piece.tokens))
-        drawn = read(guesses.flatten()) if guessing else []
-        depth = guessing[0].wanted if guessing else 0
+        depth, promised = guessing[0].wanted, []
         for row, index in enumerate(order):
             lane, count = lanes[index]
-            for token in drawn[row * depth : row * depth + count]:
-                if token < 0:
-                    break
-                lane.drafts.append(token)
+            lane.drafts = [unknown(row * depth + place) for place in range(count)]
+            promised.append((lane, lane.drafts, row * depth))
+        self._promise = _Promise(Reading(guesses.flatten()), begin, rows, depth, promised)
         return True
 
     def _absorb_early(self, lanes: Sequence[Lane]) -> None:
