@@ -95,6 +95,13 @@ def test_a_swiglu_compiles_with_a_count_of_used_rows(compiled, rows):
     assert all(kernel["stack"] == 0 for kernel in built(compiled).values())
 
 
+@pytest.mark.parametrize(("name", "rows"), [("MXFP8", 64), ("FP8_PB_WO", 32)])
+def test_a_swiglu_of_narrow_tiles_compiles(compiled, name, rows):
+    """Halves of a tile of 64 rows: what turns them is narrower than a swizzle of 128 bytes."""
+    gluon.launch([rows_of(rows, 4096)], [empty(name, 24576, 4096)], [rows_of(rows, 12288)], limit=10.0)
+    assert built(compiled)["many_rows"]["stack"] == 0
+
+
 def test_blocks_of_a_diagonal_compile(compiled):
     weights = [empty("BF16", 8192, 128) for _ in range(2)]
     xs = [rows_of(8, 128) for _ in range(2)]

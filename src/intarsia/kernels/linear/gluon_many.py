@@ -27,8 +27,10 @@ def store_layout(ROWS, NT, WARPS):
 
 
 @gluon.constexpr_function
-def turned_layout(dtype):
-    return gl.NVMMASharedLayout(128, dtype.primitive_bitwidth, 2)
+def turned_layout(dtype, ROWS):
+    """A row is swizzled as a whole where it is narrower than 128 bytes."""
+    bits = dtype.primitive_bitwidth
+    return gl.NVMMASharedLayout(min(128, ROWS * bits // 8), bits, 2)
 
 
 @gluon.jit
@@ -37,7 +39,9 @@ def store_tile(out, stride, y, first, n, row, rows, EVEN: gl.constexpr, WARPS: g
     ROWS: gl.constexpr = y.type.shape[0]
     NT: gl.constexpr = y.type.shape[1]
     LY: gl.constexpr = store_layout(ROWS, NT, WARPS)
-    turned = gl.allocate_shared_memory(out.dtype.element_ty, [NT, ROWS], turned_layout(out.dtype.element_ty))
+    turned = gl.allocate_shared_memory(
+        out.dtype.element_ty, [NT, ROWS], turned_layout(out.dtype.element_ty, ROWS)
+    )
     turned.permute([1, 0]).store(y.to(out.dtype.element_ty))
     y = turned.load(LY)
     column = gl.expand_dims(first + gl.arange(0, ROWS, layout=gl.SliceLayout(0, LY)), 0)
