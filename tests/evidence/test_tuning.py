@@ -1,6 +1,7 @@
 """A run of tune without a GPU: which sites a network has, what is kept when one fails or time is up."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from intarsia.core.errors import UsageError
 from intarsia.evidence.tuning import run as tuning_run
 from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, run_jobs, tune
 from intarsia.evidence.tuning.settings import TuneSettings
+from intarsia.evidence.tuning.timer import quietly
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.kernels.tuning import Site, cache, configurations, described
 from intarsia.kernels.tuning.search import search
@@ -191,3 +193,11 @@ def test_the_command_writes_the_file_and_tells_what_changed(tmp_path, capsys, mo
 def test_wrong_use(words, reason, capsys):
     assert main(["tune", *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_compilers_are_not_heard_and_standard_error_is_there_again(capfd):
+    os.write(2, b"before\n")
+    with quietly():
+        os.write(2, b"thousands of lines\n")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\nafter\n"

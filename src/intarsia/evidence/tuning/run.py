@@ -14,7 +14,7 @@ from intarsia.evidence.machine import clocks, cuda_device
 from intarsia.evidence.synthetic import geometry
 from intarsia.evidence.synthetic.chosen import choose_formats
 from intarsia.evidence.tuning.settings import TuneSettings
-from intarsia.evidence.tuning.timer import HeldTimer, compile_all
+from intarsia.evidence.tuning.timer import HeldTimer, compile_all, quietly
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.runtime import runtime_modules
@@ -105,12 +105,12 @@ def tune(
 
         def one(work: Product | Experts, site: Site) -> Searched:
             trial = shop.trial(work, site)
-            return search(
-                trial,
-                timer,
-                repeats=settings.repeats,
-                ready=lambda _: compile_all(trial, device, settings.jobs),
-            )
+
+            def compiled(_: Site) -> None:
+                compile_all(trial, device, settings.jobs)
+
+            with quietly():
+                return search(trial, timer, repeats=settings.repeats, ready=compiled)
 
         return run_jobs(jobs_of(config, weights, settings), one, settings, device, progress=progress)
 

@@ -1,9 +1,11 @@
 """Times at the clock that a busy device holds: graphs replayed in turn, with no pause in which it cools."""
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -50,6 +52,21 @@ class HeldTimer:
             end.synchronize()
             if begin.elapsed_time(end) > WARM_UP * 1e3:
                 return
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """What compilers write to standard error about candidates that cannot be is not shown."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def compile_all(trial: Trial, device: torch.device, jobs: int) -> None:

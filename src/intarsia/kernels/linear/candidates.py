@@ -93,7 +93,8 @@ def _fits(one: plan.Many, form: str, steps: int, ranges: int, rows: int) -> bool
         and one.stages * one.rows * plan.STEP * 2 <= _SHARED_BYTES
         and one.parts * one.tile * one.rows <= 128 * 32 * one.warps
         and not (several and steps % one.stages)
-        and not (form == "FP8_PB_WO" and (one.parts > 1 or one.tile > plan.STEP))
+        # A block's product stands beside the sum.
+        and not (form == "FP8_PB_WO" and (one.parts > 1 or one.tile > plan.STEP or one.rows > 128))
     )
 
 
