@@ -59,7 +59,7 @@ def test_shares_and_compressed_scales_come_through_the_ring_too(converted):
 def test_what_was_not_said_is_read_directly(source):
     entries = [entry for entry in source.tensors.values() if entry.nbytes > 2000][:3]
     with source.reader() as reader, Staging(reader, CPU) as staging:
-        staging.read_ahead([Ask([Span(entries[0], 500, 1700), Span(entries[2], 0, entries[2].nbytes)])])
+        staging.read_ahead([Ask.of([Span(entries[0], 500, 1700), Span(entries[2], 0, entries[2].nbytes)])])
         for entry, begin, count in [(1, 0, 1500), (0, 500, 700), (2, 0, 100), (0, 1200, 500), (2, 0, 1999)]:
             target = torch.empty(count, dtype=torch.uint8)
             staging.fill(entries[entry], target, begin)
@@ -80,7 +80,7 @@ def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
 
     monkeypatch.setattr(Reader, "read_range", read_range)
     with source.reader() as reader:
-        stream = Ahead([reader.twin() for _ in range(3)], CPU, [Ask([Span(entry, 0, entry.nbytes)])])
+        stream = Ahead([reader.twin() for _ in range(3)], CPU, [Ask.of([Span(entry, 0, entry.nbytes)])])
         assert enough.wait(10)
         stream.close()
     lead = entry.begin % 64  # bytes lie in a block as they lie in the file
@@ -98,7 +98,7 @@ def test_a_read_that_fails_is_raised_where_the_bytes_are_asked_for(source, monke
 
     monkeypatch.setattr(Reader, "read_range", read_range)
     with source.reader() as reader, Staging(reader, CPU) as staging:
-        staging.read_ahead([Ask([Span(entry, 0, entry.nbytes)])], threads=3)
+        staging.read_ahead([Ask.of([Span(entry, 0, entry.nbytes)])], threads=3)
         staging.fill(entry, torch.empty(2000, dtype=torch.uint8))
         for _ in range(2):
             with pytest.raises(ReadError, match="a broken disk"):

@@ -161,9 +161,9 @@ class Ahead:
         if not self._planned or self._planned[0][0].together:
             return False
         ask, (pieces, *_), _ = self._planned[0]
-        span = ask.spans[self._at]
-        first = span.begin + self._position
-        if (span.entry.name, first) != (entry.name, begin) or begin + left > span.end:
+        first, length = int(ask.begins[self._at]), int(ask.lengths[self._at])
+        last = first + length
+        if (ask.entries[self._at].name, first + self._position) != (entry.name, begin) or begin + left > last:
             return False
         if self._pieces is None:
             self._pieces = deque(
@@ -183,9 +183,9 @@ class Ahead:
         if not later:
             self.flush()
         self._position += done
-        if span.begin + self._position == span.end:
+        if self._position == length:
             self._at, self._position = self._at + 1, 0
-            if self._at == len(ask.spans):
+            if self._at == len(ask.entries):
                 self._planned.popleft()
                 self._at, self._pieces = 0, None
         return True

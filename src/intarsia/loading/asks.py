@@ -1,7 +1,6 @@
 """What will be asked of a ring, in order: single spans, or many ranges that are wanted together."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,37 +22,55 @@ class Span(NamedTuple):
 
 
 class Ask:
-    """Spans that a ring reads one after another. `together`: in the order of the files, delivered at once."""
+    """Spans that a ring reads one after another: of entry i `lengths[i]` bytes from byte `begins[i]` on.
 
-    def __init__(self, spans: Sequence[Span], *, together: bool = False) -> None:
-        self.spans = spans
+    `together`: they are read in the order of the files, and delivered at once. Arrays, since there are tens
+    of thousands.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[TensorEntry],
+        begins: Sequence[int],
+        lengths: Sequence[int],
+        *,
+        together: bool = False,
+    ) -> None:
+        self.entries = entries
+        self.begins = np.array(begins, dtype=np.int64)
+        self.lengths = np.array(lengths, dtype=np.int64)
         self.together = together
 
-    @cached_property
-    def lengths(self) -> Integers:
-        """Bytes of every span."""
-        return np.array([end - begin for _, begin, end in self.spans], dtype=np.int64)
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> "Ask":
+        """Spans that are taken one after another."""
+        begins, lengths = [span.begin for span in spans], [span.end - span.begin for span in spans]
+        return cls([span.entry for span in spans], begins, lengths)
+
+    @property
+    def spans(self) -> Iterator[Span]:
+        """The spans, one by one."""
+        for entry, begin, length in zip(
+            self.entries, self.begins.tolist(), self.lengths.tolist(), strict=True
+        ):
+            yield Span(entry, begin, begin + length)
 
     def ranges(self, shards: dict[str, int]) -> tuple[Ranges, Integers]:
         """Where the spans lie in files, in the order to read, and which span each is; those without bytes are
         none of them. New files are numbered.
         """
-        numbers = np.array(
-            [
-                (shards.setdefault(entry.shard, len(shards)), entry.begin + begin)
-                for entry, begin, _ in self.spans
-            ],
-            dtype=np.int64,
-        ).reshape(-1, 2)
+        number = np.array(
+            [shards.setdefault(entry.shard, len(shards)) for entry in self.entries], dtype=np.int64
+        )
+        begin = self.begins + np.array([entry.begin for entry in self.entries], dtype=np.int64)
         order = np.flatnonzero(self.lengths)
         if self.together:
-            order = order[np.lexsort((numbers[order, 1], numbers[order, 0]))]
-        shard, begin = np.ascontiguousarray(numbers[order].T)
-        return Ranges(shard, begin, begin + self.lengths[order]), order
+            order = order[np.lexsort((begin[order], number[order]))]
+        return Ranges(number[order], begin[order], (begin + self.lengths)[order]), order
 
 
 def one_by_one(spans: Iterator[Span]) -> Iterator[Ask]:
     """Spans that will be taken one after another, some at a time."""
     some_bytes = (span for span in spans if span.begin < span.end)
     while some := list(islice(some_bytes, SPANS)):
-        yield Ask(some)
+        yield Ask.of(some)

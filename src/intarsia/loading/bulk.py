@@ -28,34 +28,37 @@ class Bulk:
     """Some pieces of one weight, brought by one ask; of compressed pieces every component is a span."""
 
     def __init__(self, arranged: Arranged, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
-        self.nbytes = 0
         self._of_all = len(arranged.module.sources)
-        spans: list[Span] = []
+        self.codec: str | None = None
+        self.which: list[int] = []
+        self.exceptions: list[int] = []
+        self._scales = ""
+        entries: list[TensorEntry] = []
+        begins: list[int] = []
+        lengths: list[int] = []
         places: dict[str, tuple[list[int], list[int]]] = {}
-        parts = arranged.module.parts
-        which: list[int] = []
-        counts: list[int] = []
+        parts, regions = arranged.module.parts, arranged.regions
         for piece in pieces:
             source = piece.expert * parts + piece.part
-            region = _region(arranged, piece)
-            suffix = piece.suffix
-            for entry in piece.entries:
-                if piece.codec is not None:
-                    suffix = entry.name.rpartition(".")[2]
-                rows, sources = places.setdefault(suffix, ([], []))
-                rows.append(len(spans))
-                sources.append(source)
-                spans.append(span_of(entry, region))
-                self.nbytes += entry.end - entry.begin
-            if piece.codec is not None:
-                which.append(source)
-                counts.append(_in_order(piece)[-1].shape[0])
-        self.ask = Ask(spans, together=True)
-        compressed = next((piece for piece in pieces if piece.codec is not None), None)
-        self.codec = compressed.codec if compressed is not None else None
-        self._scales = compressed.suffix if compressed is not None else ""
-        self.which, self.exceptions = which, counts
+            if piece.codec is None:
+                region = regions[piece.suffix] if regions is not None else None
+                entry, begin, end = span_of(piece.entries[0], region)
+                _put(places, piece.suffix, len(entries), source)
+                entries.append(entry)
+                begins.append(begin)
+                lengths.append(end - begin)
+                continue
+            self.codec, self._scales = piece.codec, piece.suffix
+            names, held = in_order(piece)
+            self.which.append(source)
+            self.exceptions.append(held[-1].shape[0])
+            for name, entry in zip(names, held, strict=True):
+                _put(places, name, len(entries), source)
+                entries.append(entry)
+                begins.append(0)
+                lengths.append(entry.end - entry.begin)
+        self.ask = Ask(entries, begins, lengths, together=True)
+        self.nbytes = sum(entry.end - entry.begin for entry in entries)
         self._places = {
             suffix: (np.array(rows), np.array(sources)) for suffix, (rows, sources) in places.items()
         }
@@ -73,7 +76,7 @@ class Bulk:
 
         Raises LoadError with every tensor that is not as long as its place, or goes where another does.
         """
-        count = len(self.ask.spans)
+        count = len(self.ask.entries)
         address, room = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         outside = np.zeros(count, dtype=bool)
         held = batch.places() if batch is not None else {}
@@ -89,7 +92,7 @@ class Bulk:
         return address
 
     def _check(self, address: Integers, room: Integers, outside: NDArray[np.bool_]) -> None:
-        spans, length = self.ask.spans, self.ask.lengths
+        entries, length = self.ask.entries, self.ask.lengths
         order = np.argsort(address, kind="stable")
         order = order[length[order] > 0]
         crossed = order[1:][address[order][1:] < (address + length)[order][:-1]]
@@ -98,19 +101,19 @@ class Bulk:
             return
         found = (
             [
-                Violation("piece-size", spans[at].entry.name, f"{length[at]:,} bytes", f"{room[at]:,} bytes")
+                Violation("piece-size", entries[at].name, f"{length[at]:,} bytes", f"{room[at]:,} bytes")
                 for at in wrong.tolist()
             ]
             + [
-                Violation("piece-place", spans[at].entry.name, "another tensor's place", "a place of its own")
+                Violation("piece-place", entries[at].name, "another tensor's place", "a place of its own")
                 for at in crossed.tolist()
             ]
             + [
-                Violation("piece-place", spans[at].entry.name, "a place outside its weight", "one inside")
+                Violation("piece-place", entries[at].name, "a place outside its weight", "one inside")
                 for at in np.flatnonzero(outside).tolist()
             ]
         )
-        raise LoadError(spans[0].entry.shard, found)
+        raise LoadError(entries[0].shard, found)
 
 
 def bulks(arranged: Arranged, device: torch.device) -> list[Bulk] | None:
@@ -154,20 +157,28 @@ def _together(piece: Piece, arranged: Arranged, device: torch.device) -> bool:
     """Whether a batch takes compressed scales. Components of another shape are refused elsewhere."""
     codec, slot = piece.codec or "", arranged.slots[piece.suffix]
     rows, columns = slot.shape[-2] // arranged.module.parts, slot.shape[-1]
-    held = _in_order(piece)
+    _, held = in_order(piece)
     if not held or not expands_together(codec, rows, columns, device):
         return False
     return fits(codec, rows, columns, [(entry.dtype, entry.shape) for entry in held])
 
 
-def _in_order(piece: Piece) -> tuple[TensorEntry, ...]:
-    """The entries of compressed scales in the codec's order; empty where they are not its components."""
-    entries = piece.entries
-    order = _order(tuple([entry.name.rpartition(".")[2] for entry in entries]), piece.codec or "")
-    return tuple([entries[at] for at in order])
+def in_order(piece: Piece) -> tuple[tuple[str, ...], list[TensorEntry]]:
+    """The components of compressed scales in the codec's order, and their entries; none of those where the
+    entries are others.
+    """
+    codec, entries = piece.codec or "", piece.entries
+    order = _order(tuple([entry.name.rpartition(".")[2] for entry in entries]), codec)
+    return csf.components(codec), [entries[at] for at in order]
 
 
 @cache
 def _order(names: tuple[str, ...], codec: str) -> tuple[int, ...]:
     wanted = csf.components(codec)
     return tuple(map(names.index, wanted)) if sorted(names) == sorted(wanted) else ()
+
+
+def _put(places: dict[str, tuple[list[int], list[int]]], name: str, row: int, source: int) -> None:
+    rows, sources = places.setdefault(name, ([], []))
+    rows.append(row)
+    sources.append(source)
