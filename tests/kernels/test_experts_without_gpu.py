@@ -98,6 +98,7 @@ def compiled(monkeypatch):
     ("rows", "kernel", "product"),
     [
         (1, "few_rows", "HMMA"),
+        (8, "few_rows", "HMMA"),
         (32, "few_rows", "HMMA"),
         (512, "few_rows", "HMMA"),
         (4096, "many_rows", "HGMMA"),
@@ -128,8 +129,9 @@ def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, r
         # Blocks of 24 pairs keep a few registers in memory, which is faster than a program less.
         assert report["stack"] <= (64 if rows == 512 else 0)
         assert report.get(product, 0) > 0
-    many, small = kernel == "many_rows", rows * TOP <= 256
-    assert [len(one.built) for one in sorting] == [small, not small and not many, many, many, many]
+    many, small = kernel == "many_rows", 2 < rows <= 32
+    some = not many and rows > 32
+    assert [len(one.built) for one in sorting] == [small, some, many, many, many]
     assert len(combine.built) == 1
 
 
@@ -155,7 +157,7 @@ def test_the_router_compiles_without_spills(compiled, name, rows):
     from intarsia.kernels.router import launch, triton_router
     from tests.kernels.ahead_of_time import usage
 
-    kernels = compiled(triton_router, "score", "choose")
+    kernels = compiled(triton_router, "score", "score_few", "choose")
     dtype = formats.get(name).layout((EXPERTS, WIDTH))["weight"].dtype
     weight = Stored(name, {"weight": numbers(EXPERTS, WIDTH, dtype=dtype)}, (EXPERTS, WIDTH))
     whole = [numbers(size, dtype=torch.int32) for size in (rows, rows, 2)]
@@ -163,5 +165,6 @@ def test_the_router_compiles_without_spills(compiled, name, rows):
     bias = numbers(EXPERTS, dtype=torch.float32)
     got = launch.launch(numbers(rows, WIDTH), weight, bias, step, top=TOP, scaling=2.5)
     assert got.experts.shape == got.weights.shape == (rows, TOP)
-    for kernel in kernels:
-        assert [usage(built)["stack"] for built in kernel.built] == [0]
+    early = rows == 1 and name == "BF16"
+    assert [len(kernel.built) for kernel in kernels] == [not early, early, True]
+    assert all(usage(built)["stack"] == 0 for kernel in kernels for built in kernel.built)

@@ -19,7 +19,7 @@ from intarsia.kernels.experts import (
     swiglu,
     unpack,
 )
-from intarsia.kernels.experts.packed_launch import Few
+from intarsia.kernels.experts.packed_launch import Few, Many
 from intarsia.kernels.router import Routing
 from tests.kernels.steps import randn
 
@@ -31,6 +31,9 @@ FORMS = [
     packed_launch._ONE_ROW,
     Few(pairs=8, quarters=4, depth=2, early_x=False),
     Few(pairs=16, quarters=2, depth=3, early_x=True),
+    Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False),
+    Many(pairs=64, quarters=2, stages=4, depth=2, narrower=(32,)),
+    Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(32, 96, 160, 224)),
     *(form for _, form in packed_launch._FORMS),
 ]
 
@@ -158,9 +161,10 @@ def test_every_kernel_gives_the_same_bits(form):
     tiles, small = in_tiles(*stored), in_tiles(*stored, resident=True)
     assert all(2000 < stack.scales.records.shape[0] < stack.scales.nibbles.numel() // 4 for stack in small)
     different = []
-    for kind, rows in product(("random", "one_expert"), (1, 3, 40, 300)):
+    for kind, rows in product(("random", "one_expert", "mostly_padding"), (1, 3, 16, 40, 300)):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
-        expected = routed_experts(x, chosen, *tiles, LIMIT)
+        with patch.object(packed_launch, "form_of", lambda *_: FORMS[1]):
+            expected = routed_experts(x, chosen, *tiles, LIMIT)
         for few_pairs, stacks in product((0, 256), (tiles, small)):
             with (
                 patch.object(packed_launch, "form_of", lambda *_: form),

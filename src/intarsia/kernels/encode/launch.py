@@ -102,6 +102,7 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor)
     packed = torch.empty(*lead, rows, columns // 2, dtype=torch.uint8, device=device)
     scales = torch.empty(*lead, rows, columns // 16, dtype=torch.float8_e4m3fn, device=device)
     shape = tuple(lead)
+    overlap = amax is None and not interpreting()
     if amax is not None:
         given = torch.as_tensor(amax, dtype=torch.float32, device=device)
         shape = tuple(given.shape) if given.ndim else shape
@@ -110,7 +111,9 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor)
         largest = torch.zeros(max(1, whole[..., 0, 0].numel()), dtype=torch.int32, device=device)
         size = whole.numel() // largest.numel()
         grid = (-(-size // _AMAX_ELEMENTS), largest.numel())
-        kernels.largest_magnitude[grid](whole, largest, size, SIZE=_AMAX_ELEMENTS, num_warps=_AMAX_WARPS)
+        kernels.largest_magnitude[grid](
+            whole, largest, size, SIZE=_AMAX_ELEMENTS, OVERLAP=overlap, num_warps=_AMAX_WARPS
+        )
     scale_2 = torch.empty(shape, dtype=torch.float32, device=device)
     groups = scales.numel()
     each = _ELEMENTS // 16
@@ -124,7 +127,10 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor)
         groups,
         groups // largest.numel(),
         GROUPS=each,
+        ONE_RUN=largest.numel() == 1 or groups // largest.numel() % each == 0,
+        OVERLAP=overlap,
         num_warps=_WARPS,
+        **({"launch_pdl": True} if overlap else {}),
     )
     tensors = {"weight": packed, "weight_scale": scales, "weight_scale_2": scale_2}
     return Stored(name, tensors, tuple(whole.shape))

@@ -3,6 +3,7 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _ONE_BEYOND = tl.constexpr(0x7F800000)  # the bits of infinity: these or more are not finite
 _SMALLEST_NORMAL = tl.constexpr(0.015625)  # of E4M3, 2^-6
@@ -87,8 +88,12 @@ def encode_mxfp8(x, carry, elements, exponents, fault, groups, GROUPS: tl.conste
 
 
 @triton.jit
-def largest_magnitude(x, largest, size, SIZE: tl.constexpr):
-    """The bits of the largest magnitude of each run of `size` values, in `largest`, which begins as zeros."""
+def largest_magnitude(x, largest, size, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
+    """The bits of the largest magnitude of each run of `size` values, in `largest`, which begins as zeros.
+    OVERLAP: what comes after it may begin, and waits for it.
+    """
+    if OVERLAP:
+        gdc_launch_dependents()
     run = tl.program_id(1)
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     values = tl.load(x + run.to(tl.int64) * size + place, mask=place < size, other=0.0).to(tl.float32)
@@ -96,43 +101,76 @@ def largest_magnitude(x, largest, size, SIZE: tl.constexpr):
 
 
 @triton.jit
-def encode_nvfp4(x, largest, packed, scales, scale_2, fault, groups, groups_each, GROUPS: tl.constexpr):
+def encode_nvfp4(
+    x,
+    largest,
+    packed,
+    scales,
+    scale_2,
+    fault,
+    groups,
+    groups_each,
+    GROUPS: tl.constexpr,
+    ONE_RUN: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
     """16 columns a group under the global scale of its run of `groups_each` groups, amax / 2688.
 
-    `fault` is set where a group is not finite or beyond its run's amax.
+    `fault` is set where a group is not finite or beyond its run's amax. ONE_RUN: no program has groups of
+    two runs. OVERLAP: begun before `largest` is there.
     """
-    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    begin = tl.program_id(0) * GROUPS
+    group = begin + tl.arange(0, GROUPS)
     real = group < groups
     place = group.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
     values = tl.load(x + place, mask=real[:, None], other=0.0).to(tl.float32)
     block_max = tl.max(_magnitude_bits(values), axis=1)
-    run = group // groups_each
-    amax = tl.load(largest + run, mask=real, other=0)
+    if OVERLAP:
+        gdc_wait()
+    if ONE_RUN:
+        run = begin // groups_each
+        amax = tl.load(largest + run)
+        shared = _shared_scale(amax)
+        tl.store(scale_2 + run, shared, mask=begin % groups_each == 0)
+        ordinary = (shared >= 2.0**-91) & (shared <= 2.0**91)
+    else:
+        run = group // groups_each
+        amax = tl.load(largest + run, mask=real, other=0)
+        shared = _shared_scale(amax)
+        tl.store(scale_2 + run, shared, mask=real & (group % groups_each == 0))
+        ordinary = tl.min(((shared >= 2.0**-91) & (shared <= 2.0**91)).to(tl.int32), axis=0) > 0
     wrong = (block_max > amax) | (amax >= _ONE_BEYOND) | (amax < 0)
-    if tl.max((wrong & real).to(tl.int32), axis=0) > 0:
-        tl.store(fault, 1)
-    shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
-    shared = tl.where(shared == 0.0, 1.0, shared)
-    tl.store(scale_2 + run, shared, mask=real & (group % groups_each == 0))
-    scale = tl.div_rn(block_max.to(tl.float32, bitcast=True), 6.0 * shared)
+    tl.store(fault + 0 * group, 1, mask=wrong & real)
+    blocks = block_max.to(tl.float32, bitcast=True)
+    # Scales are 2^-9 to 448, so what is divided by stays within 2^-100 and 2^100.
+    if ordinary:
+        scale = _quotient(blocks, 6.0 * shared, tl.div_rn(1.0, 6.0 * shared))
+    else:
+        scale = tl.div_rn(blocks, 6.0 * shared + 0.0 * blocks)
     scale = tl.where(scale == 0.0, 1.0, scale)
     scale = tl.minimum(tl.maximum(scale, 0.001953125), 448.0)
     byte = _e4m3_magnitude(scale)
     tl.store(scales + group, byte.to(tl.uint8), mask=real)
     step = _e4m3_value(byte) * shared
-    # A product that underflows to zero decodes to zero whatever the codes are.
-    step = tl.where(step == 0.0, float("inf"), step)
-    ordinary = tl.min(((step >= 2.0**-100) & (step <= 2.0**100)).to(tl.int32), axis=0) > 0
     if ordinary:
         scaled = _quotient(
             values, step[:, None], tl.div_rn(tl.full(step.shape, 1.0, tl.float32), step)[:, None]
         )
     else:
+        # A product that underflows to zero decodes to zero whatever the codes are.
+        step = tl.where(step == 0.0, float("inf"), step)
         scaled = tl.div_rn(values, tl.broadcast_to(step[:, None], (GROUPS, 16)))
     code = _e2m1(scaled)
     even, odd = tl.split(tl.reshape(code, (GROUPS, 8, 2)))
     place = group.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
     tl.store(packed + place, (even | (odd << 4)).to(tl.uint8), mask=real[:, None])
+
+
+@triton.jit
+def _shared_scale(amax):
+    """The global scale of the bits of a largest magnitude."""
+    shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
+    return tl.where(shared == 0.0, 1.0, shared)
 
 
 @triton.jit

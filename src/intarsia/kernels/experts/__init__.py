@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from intarsia.formats.stored import Stored
+from intarsia.kernels.aside import join
 from intarsia.kernels.choice import GLUON, TRITON, Case, choose, explain
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import launch, packed_launch, reference
@@ -40,8 +41,9 @@ def routed_experts(
     """Weighted sum, float32 [R, D], of each row's experts, and `plus` float32 [R, D] where given; padding
     rows get zeros and `plus`.
 
-    gate_up [E, 2I, D] and down [E, D, I], as stored or as `prepare` gives them. A row's results are added in
-    the order of its own choice, so its bits do not depend on other rows.
+    gate_up [E, 2I, D] and down [E, D, I], as stored or as `prepare` gives them. `plus` may still be on its
+    way (see `aside`): it is waited for where it is read. A row's results are added in the order of its own
+    choice, so its bits do not depend on other rows.
     """
     name = choose(_case(gate_up, down, x.dtype, x.device))
     if isinstance(gate_up, PackedExperts) and isinstance(down, PackedExperts):
@@ -49,7 +51,8 @@ def routed_experts(
             return packed_launch.launch(x, routing, gate_up, down, limit, plus)
         if name == TRITON:
             raise KernelError("experts", found="experts in tiles", action="unpack them for the triton kernel")
-    elif name != "reference":
+    join(x)
+    if name != "reference":
         return launch.launch(x, routing, gate_up, down, limit, plus)  # type: ignore[arg-type]
     routed = reference.routed_experts(x, routing, gate_up, down, limit)
     return routed if plus is None else routed + plus

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from intarsia.kernels.experts import packed, packed_launch
+from intarsia.kernels.experts.grouping import MOST_UNSORTED
 from intarsia.kernels.experts.packed_launch import Few, Many
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.tuning import Configuration, Site, Tunable, offer
@@ -52,6 +53,9 @@ def _others(site: Site) -> Iterator[Configuration]:
             yield replace(form, early_x=not form.early_x)
             yield replace(form, quarters=6 - form.quarters)
             yield replace(form, pairs=16 if form.pairs == 24 else form.pairs)
+            yield replace(form, registers=None if form.registers else 128)
+            if site.rows * top <= MOST_UNSORTED:
+                yield replace(form, lists=not form.lists)
         else:
             yield from _many(form, min(inner, width))
 
@@ -61,6 +65,7 @@ def _many(form: Many, columns: int) -> Iterator[Many]:
         fits = stages * form.pairs * TILE * 2 <= 200_000
         if fits and stages * TILE <= columns:
             yield replace(form, stages=stages, depth=depth)
+    yield replace(form, narrower=() if form.narrower else (form.pairs // 2,) if form.pairs > 32 else ())
 
 
 offer(Tunable(EXPERTS, BUCKETS, refuse, default, candidates))

@@ -11,6 +11,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from intarsia.kernels.experts.gluon_blocks import nth_pair, pairs_of
+from intarsia.kernels.experts.gluon_order import PAIRS_ASM
 from intarsia.kernels.experts.gluon_tiles import (
     UNSCALE,
     along,
@@ -58,8 +60,22 @@ def x_layout():
 
 
 @gluon.jit
-def x_operand(words, OPERAND: gl.constexpr):
-    """The operand [128, 8] of a step's pairs of x, [8, 4, 4, 4] int32."""
+def arranged(words):
+    """x in the product's order and times 2^64, from words [8, w, lane, 4] of neighbouring columns."""
+    words = gl.reshape(words, [8, 4, 4, 2, 2])
+    low, high = gl.split(gl.permute(words, [0, 1, 2, 4, 3]))
+    even, odd = gl.inline_asm_elementwise(
+        PAIRS_ASM, "=r,=r,r,r", [low, high], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
+    )
+    pairs = gl.reshape(gl.join(even, odd), [8, 4, 4, 4])
+    return gl.convert_layout(pairs, without(x_layout(), 4), assert_trivial=True)
+
+
+@gluon.jit
+def x_operand(words, PLAIN: gl.constexpr, OPERAND: gl.constexpr):
+    """The operand [128, 8] of a step's pairs of x, [8, 4, 4, 4] int32. PLAIN: x is in its own order."""
+    if PLAIN:
+        words = arranged(words)
     spread = gl.full([8, 4, 4, 4, 2], 0, gl.int32, x_layout())
     values = gl.inline_asm_elementwise(
         "mov.b32 $0, $1;",
@@ -126,35 +142,64 @@ def expanded(nibbles, bit, first, second, base, shift, QUARTERS: gl.constexpr):
 
 
 @gluon.jit
+def place_of(blocks, row, count, SORTED: gl.constexpr):
+    """Where the pairs at `row` of a block stand, those beyond it where its last does: a place in `order`, or
+    without lists the pair itself.
+    """
+    row = gl.minimum(row, count - 1)
+    if SORTED:
+        return blocks[1] + row
+    else:
+        return nth_pair(blocks[0], blocks[1], blocks[2] + row)
+
+
+@gluon.jit
 def rows_at(
-    x, order, start, count, K: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr, FIRST: gl.constexpr
-):
+    x, blocks, count, K: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr, SORTED: gl.constexpr,
+    FIRST: gl.constexpr,
+):  # fmt: skip
     """Where a lane's pairs of x lie, of the eight rows from row FIRST of the block on.
 
     Rows beyond the block's read its last one again, and nothing of them is stored.
     """
     LX: gl.constexpr = without(x_layout(), 4)
-    place = start + gl.minimum(FIRST + along(8, LX, 0, 4), count - 1)
+    place = place_of(blocks, FIRST + along(8, LX, 0, 4), count, SORTED)
+    if GATED and SORTED:
+        place = gl.load(blocks[0] + place)
     if GATED:
-        place = gl.load(order + place) // TOP
-    return x + (place * (K // 2) + along(4, LX, 2, 4) * 4) + (along(4, LX, 1, 4) * 16 + along(4, LX, 3, 4))
+        place = place // TOP
+    LANE: gl.constexpr = 16 if GATED and not SORTED else 4
+    WORD: gl.constexpr = 64 // LANE
+    lanes = place * (K // 2) + along(4, LX, 2, 4) * LANE
+    return x + lanes + (along(4, LX, 1, 4) * WORD + along(4, LX, 3, 4))
 
 
 @gluon.jit
 def finish(
-    out, sums, order, own, limit, part, start, count,
-    N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
+    out, sums, blocks, own, limit, part, count,
+    N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, SORTED: gl.constexpr, QUARTERS: gl.constexpr,
+    FIRST: gl.constexpr,
 ):  # fmt: skip
-    """Store the sums [32 QUARTERS, 8] of up to eight pairs from place `start` on."""
+    """Store the sums [32 QUARTERS, 8] of up to eight pairs from row FIRST of the block on."""
     BN: gl.constexpr = QUARTERS * 32
     if GATED:
         gate_scale = gl.load(own) * UNSCALE
         up_scale = gl.load(own + PARTS - 1) * UNSCALE
         values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, 8)
-        store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, 8, True)
+        row = gl.arange(0, 8, layout=gl.SliceLayout(0, values.type.layout))
+        if SORTED:
+            place = blocks[1] + FIRST + row
+        else:
+            place = place_of(blocks, FIRST + row, count, SORTED)
+        store_inner(out, values, part * (BN // 2), place, count - FIRST, N, BN // 2, 8, True)
     else:
         sums = rows_of(sums, QUARTERS, PLACES, 8)
-        store_parts(out, sums, order, own, part * BN, start, count, N, PARTS, BN, 8)
+        row = gl.arange(0, 8, layout=gl.SliceLayout(0, sums.type.layout))
+        if SORTED:
+            pair = gl.load(blocks[0] + blocks[1] + FIRST + row, mask=row < count - FIRST, other=0)
+        else:
+            pair = place_of(blocks, FIRST + row, count, SORTED)
+        store_parts(out, sums, pair, own, part * BN, count - FIRST, N, PARTS, BN, 8)
 
 
 @gluon.jit
@@ -188,10 +233,10 @@ def operand(ring, compressed, INDEX: gl.constexpr, QUARTERS: gl.constexpr, RESID
 
 @gluon.jit
 def multiply(
-    x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start, count,
+    x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part, count,
     N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
-    QUARTERS: gl.constexpr, GROUPS: gl.constexpr, DEPTH: gl.constexpr, EARLY_X: gl.constexpr,
-    PASSING: gl.constexpr, RESIDENT: gl.constexpr,
+    SORTED: gl.constexpr, QUARTERS: gl.constexpr, GROUPS: gl.constexpr, DEPTH: gl.constexpr,
+    EARLY_X: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr,
 ):  # fmt: skip
     """The product of a program's weights and the first 8 GROUPS pairs of its block.
 
@@ -201,10 +246,11 @@ def multiply(
     ENTRY: gl.constexpr = 5 if RESIDENT else 2
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    PLAIN: gl.constexpr = GATED and not SORTED
     x_at = ()
     sums = ()
     for group in gl.static_range(GROUPS):
-        x_at = x_at + (rows_at(x, order, start, count, K, TOP, GATED, group * 8),)
+        x_at = x_at + (rows_at(x, blocks, count, K, TOP, GATED, SORTED, group * 8),)
         sums = sums + (gl.full([QUARTERS * 32, 8], 0.0, gl.float32, SUMS),)
     ahead = gl.load(x_at[0])
     for _ in range(0, STEPS // DEPTH - 1):
@@ -217,7 +263,7 @@ def multiply(
                     ahead = gl.load(x_at[0] + (step + 1) * 64)
                 else:
                     now = gl.load(x_at[group] + step * 64)
-                total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
+                total = total + (mma_v2(a, x_operand(now, PLAIN, RIGHT), sums[group]),)
             sums = total
             ring = ring[ENTRY:] + request(
                 words_at, scales_at, mark, compressed, DEPTH + step, QUARTERS, PASSING, RESIDENT
@@ -247,13 +293,12 @@ def multiply(
                     ahead = gl.load(x_at[0] + (step + 1) * 64)
             else:
                 now = gl.load(x_at[group] + step * 64)
-            total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
+            total = total + (mma_v2(a, x_operand(now, PLAIN, RIGHT), sums[group]),)
         sums = total
     for group in gl.static_range(GROUPS):
         finish(
-            out, sums[group], order, own, limit, part, start + group * 8, count - group * 8,
-            N, PARTS, GATED, QUARTERS,
-        )  # fmt: skip
+            out, sums[group], blocks, own, limit, part, count, N, PARTS, GATED, SORTED, QUARTERS, group * 8
+        )
 
 
 @gluon.jit
@@ -276,6 +321,7 @@ def few_rows(
     PARTS: gl.constexpr,
     TOP: gl.constexpr,
     GATED: gl.constexpr,
+    SORTED: gl.constexpr,
     QUARTERS: gl.constexpr,
     NT: gl.constexpr,
     DEPTH: gl.constexpr,
@@ -288,6 +334,10 @@ def few_rows(
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
+    Without SORTED there are no lists: `order` holds the experts of up to 64 pairs, which stand for their
+    places, `block_*` nothing, and x of gate and up is in its own order. A block is then begun by one of its
+    pairs.
+
     x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
     them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
@@ -299,9 +349,13 @@ def few_rows(
     if OVERLAP == WAIT_FIRST:
         gdc_wait()
         gdc_launch_dependents()
-    count = gl.load(block_count + block)
-    expert = gl.load(block_expert + block)
-    start = gl.load(block_start + block)
+    if SORTED:
+        count = gl.load(block_count + block)
+        expert = gl.load(block_expert + block)
+        blocks = (order, gl.load(block_start + block))
+    else:
+        expert, low, high, earlier, count = pairs_of(order, block, NT)
+        blocks = (low, high, earlier)
     if count > 0:
         tile = expert.to(gl.int64) * (N // 128) + part // HALVES
         half = part % HALVES
@@ -332,18 +386,18 @@ def few_rows(
         own = global_scales + expert * PARTS
         if NT == 24 and count > 16:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
-                count, N, K, PARTS, TOP, GATED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
         elif NT >= 16 and count > 8:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
-                count, N, K, PARTS, TOP, GATED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
         else:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, order, own, limit, part, start,
-                count, N, K, PARTS, TOP, GATED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
+                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
     elif OVERLAP == WAIT_FOR_X:
         gdc_wait()  # so that what comes after this kernel comes after the one before it too

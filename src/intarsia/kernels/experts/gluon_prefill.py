@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: PIE808, RUF005 (Gluon knows no other way to write these)
+# ruff: noqa: PIE808, RET505, RUF005, SIM116 (Gluon knows no other way to write these)
 """The product of experts in tiles with many rows of x each: weights in registers, x in shared memory.
 
 One program takes QUARTERS * 64 rows of one expert's weight, up to NT of its pairs and all columns, with two
@@ -30,7 +30,6 @@ from intarsia.kernels.experts.gluon_tiles import (
 )
 
 PLACES = gl.constexpr(64)
-WARPS = gl.constexpr(8)
 
 
 @gluon.jit
@@ -54,36 +53,197 @@ def per_word(even, odd, QUARTERS: gl.constexpr):
     return gl.convert_layout(gl.join(scales, scales), SLICE, assert_trivial=True)
 
 
+@gluon.constexpr_function
+def piece(WIDTH, INDEX):
+    """A width as the sum of powers of two from 256 down: the INDEX-th of them, 0 past the last."""
+    sizes = [size for size in (256, 128, 64, 32) if WIDTH & size]
+    return sizes[INDEX] if len(sizes) > INDEX else 0
+
+
+@gluon.constexpr_function
+def pieces(WIDTH):
+    """How many they are, and so the products of a half step."""
+    return (WIDTH & 480).bit_count()
+
+
+@gluon.constexpr_function
+def before(WIDTH, INDEX):
+    """Rows of x in the pieces before the INDEX-th."""
+    return sum([size for size in (256, 128, 64, 32) if WIDTH & size][:INDEX])
+
+
+@gluon.jit
+def fetch(boxes, start, column, tiles, barrier, WIDTH: gl.constexpr, FIRST: gl.constexpr, pred):
+    """Ask for WIDTH rows of x from `start` on, 128 columns, into the tiles from index FIRST on."""
+    for index in gl.static_range(pieces(WIDTH)):
+        tma.async_copy_global_to_shared(
+            boxes[index], [start + before(WIDTH, index), column], barrier, tiles[FIRST + index], pred=pred
+        )
+
+
+@gluon.jit
+def multiplied(a, tiles, sums, WIDTH: gl.constexpr, FIRST: gl.constexpr, HALF: gl.constexpr):
+    """The sums with 64 columns more; what was under way before is done then."""
+    total = ()
+    for index in gl.static_range(pieces(WIDTH)):
+        b = tiles[FIRST + index].slice(HALF * 64, 64, 1).permute([1, 0])
+        total = total + (warpgroup_mma(a, b, sums[index], is_async=True),)
+    total = warpgroup_mma_wait(pieces(WIDTH), total)
+    if pieces(WIDTH) == 1:
+        return (total,)
+    else:
+        return total
+
+
 @gluon.jit
 def one_step(
-    sums, ring, tiles, ready, x, start, words_at, scales_at, step, phase,
-    STAGE: gl.constexpr, STEPS: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr,
+    sums, ring, tiles, ready, boxes, start, words_at, scales_at, step, phase,
+    STAGE: gl.constexpr, STEPS: gl.constexpr, QUARTERS: gl.constexpr, WIDTH: gl.constexpr,
     STAGES: gl.constexpr, DEPTH: gl.constexpr, LEFT: gl.constexpr,
 ):  # fmt: skip
     """128 columns; refills the stage that the step before it used."""
     first, first_scales, second, second_scales = halves(ring[0], ring[1], QUARTERS)
     a = decoded(first, first_scales, QUARTERS, PLACES, 2, LEFT)
     mbarrier.wait(ready[STAGE], phase)
-    sums = warpgroup_mma(a, tiles[STAGE].slice(0, 64, 1).permute([1, 0]), sums, is_async=True)
-    sums = warpgroup_mma_wait(1, [sums])
+    sums = multiplied(a, tiles, sums, WIDTH, STAGE * pieces(WIDTH), 0)
     BEFORE: gl.constexpr = (STAGE + STAGES - 1) % STAGES
     left = step + (STAGES - 1) < STEPS
-    mbarrier.expect(ready[BEFORE], NT * 256, pred=left)
+    mbarrier.expect(ready[BEFORE], WIDTH * 256, pred=left)
     gl.thread_barrier()  # every warp is done with the step before
-    tma.async_copy_global_to_shared(
-        x, [start, (step + STAGES - 1) * 128], ready[BEFORE], tiles[BEFORE], pred=left
-    )
+    column = (step + STAGES - 1) * 128
+    fetch(boxes, start, column, tiles, ready[BEFORE], WIDTH, BEFORE * pieces(WIDTH), left)
     a = decoded(second, second_scales, QUARTERS, PLACES, 2, LEFT)
     ahead = gl.minimum(step + DEPTH, STEPS - 1)
     ring = ring[2:] + (load_words(words_at + ahead * 2048, False), gl.load(scales_at + ahead * 256))
-    sums = warpgroup_mma(a, tiles[STAGE].slice(64, 64, 1).permute([1, 0]), sums, is_async=True)
-    sums = warpgroup_mma_wait(1, [sums])
+    sums = multiplied(a, tiles, sums, WIDTH, STAGE * pieces(WIDTH), 1)
     return sums, ring
 
 
 @gluon.jit
+def zeros(BN: gl.constexpr, NT: gl.constexpr):
+    return gl.full([BN, NT], 0.0, gl.float32, sums_layout(NT))
+
+
+@gluon.jit
+def multiply(
+    x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr,
+):  # fmt: skip
+    """The product of a program's weights and the first WIDTH pairs of its block."""
+    BN: gl.constexpr = QUARTERS * 64
+    STEPS: gl.constexpr = K // 128
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, sums_layout(piece(WIDTH, 0)), 2)
+    boxes = ()
+    for index in gl.static_range(pieces(WIDTH)):
+        boxes = boxes + (box(x_32, x_64, x_128, x_256, piece(WIDTH, index)),)
+    # One allocation a stage: the compiler then sees that stages do not overlap.
+    tiles = ()
+    ready = ()
+    for _ in gl.static_range(STAGES):
+        for index in gl.static_range(pieces(WIDTH)):
+            tile = gl.allocate_shared_memory(gl.bfloat16, [piece(WIDTH, index), 128], boxes[index].layout)
+            tiles = tiles + (tile,)
+        barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(barrier, count=1)
+        ready = ready + (barrier,)
+    gl.thread_barrier()
+    row = expert.to(gl.int64) * N + part * BN
+    lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
+    words_at = codes + row * (K // 8) + lanes + registers
+    scales_at = scales + row * (K // 64) + scale_offsets(K, QUARTERS, PLACES)
+    ring = ()
+    for step in gl.static_range(DEPTH):
+        ring = ring + (load_words(words_at + step * 2048, False), gl.load(scales_at + step * 256))
+    for stage in gl.static_range(STAGES - 1):
+        mbarrier.expect(ready[stage], WIDTH * 256)
+    gl.thread_barrier()
+    for stage in gl.static_range(STAGES - 1):
+        fetch(boxes, start, stage * 128, tiles, ready[stage], WIDTH, stage * pieces(WIDTH), True)
+    sums = ()
+    for index in gl.static_range(pieces(WIDTH)):
+        sums = sums + (zeros(BN, piece(WIDTH, index)),)
+    for turn in range(0, STEPS // STAGES):
+        for stage in gl.static_range(STAGES):
+            sums, ring = one_step(
+                sums, ring, tiles, ready, boxes, start, words_at, scales_at, turn * STAGES + stage, turn & 1,
+                stage, STEPS, QUARTERS, WIDTH, STAGES, DEPTH, LEFT,
+            )  # fmt: skip
+    for stage in gl.static_range(STEPS % STAGES):
+        sums, ring = one_step(
+            sums, ring, tiles, ready, boxes, start, words_at, scales_at, STEPS // STAGES * STAGES + stage,
+            (STEPS // STAGES) & 1, stage, STEPS, QUARTERS, WIDTH, STAGES, DEPTH, LEFT,
+        )  # fmt: skip
+    done = warpgroup_mma_wait(0, sums)
+    if pieces(WIDTH) == 1:
+        sums = (done,)
+    else:
+        sums = done
+    for stage in gl.static_range(STAGES):
+        mbarrier.invalidate(ready[stage])
+    for index in gl.static_range(pieces(WIDTH)):
+        past = before(WIDTH, index)
+        finish(
+            out, sums[index], order, own, limit, part, start + past, count - past,
+            N, PARTS, GATED, QUARTERS, piece(WIDTH, index),
+        )  # fmt: skip
+
+
+@gluon.constexpr_function
+def sums_layout(NT):
+    return gl.NVMMADistributedLayout([3, 0], [8, 1], [16, NT, 16])
+
+
+@gluon.jit
+def finish(
+    out, sums, order, own, limit, part, start, count,
+    N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr,
+):  # fmt: skip
+    """Store the sums [64 QUARTERS, NT] of up to NT pairs from place `start` on."""
+    BN: gl.constexpr = QUARTERS * 64
+    if GATED:
+        gate_scale = gl.load(own) * UNSCALE
+        up_scale = gl.load(own + PARTS - 1) * UNSCALE
+        values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
+        place = start + gl.arange(0, NT, layout=gl.SliceLayout(0, values.type.layout))
+        store_inner(out, values, part * (BN // 2), place, count, N, BN // 2, NT, False)
+    else:
+        sums = rows_of(sums, QUARTERS, PLACES, NT)
+        place = gl.arange(0, NT, layout=gl.SliceLayout(0, sums.type.layout))
+        pair = gl.load(order + start + place, mask=place < count, other=0)
+        store_parts(out, sums, pair, own, part * BN, count, N, PARTS, BN, NT)
+
+
+@gluon.constexpr_function
+def width_at(WIDTHS, INDEX):
+    """Ascending widths: the INDEX-th, 0 before the first."""
+    return WIDTHS[INDEX] if INDEX >= 0 else 0
+
+
+@gluon.constexpr_function
+def length(WIDTHS):
+    return len(WIDTHS)
+
+
+@gluon.jit
+def box(x_32, x_64, x_128, x_256, SIZE: gl.constexpr):
+    """The descriptor whose tiles have SIZE rows."""
+    if SIZE == 256:
+        return x_256
+    elif SIZE == 128:
+        return x_128
+    elif SIZE == 64:
+        return x_64
+    else:
+        return x_32
+
+
+@gluon.jit
 def many_rows(
-    x,
+    x_32,
+    x_64,
+    x_128,
+    x_256,
     codes,
     scales,
     global_scales,
@@ -98,66 +258,26 @@ def many_rows(
     PARTS: gl.constexpr,
     GATED: gl.constexpr,
     QUARTERS: gl.constexpr,
-    NT: gl.constexpr,
+    WIDTHS: gl.constexpr,
     STAGES: gl.constexpr,
     DEPTH: gl.constexpr,
 ):
-    """As gluon_decode.few_rows, with x a descriptor of rows [pairs, K] in places of `order`, tiles [NT, 128].
+    """As gluon_decode.few_rows, with x as descriptors of rows [pairs, K] in places of `order`, tiles of 32 to
+    256 rows and 128 columns.
 
-    STAGES: tiles of x in shared memory, at most K / 128. DEPTH: steps of weights in flight.
+    WIDTHS: how many pairs of a block are multiplied, ascending: the least that holds them. Each is a sum of
+    powers of two from 32 on, and a product for each of them. STAGES: tiles of x in shared memory, at most
+    K / 128. DEPTH: steps of weights in flight.
     """
-    BN: gl.constexpr = QUARTERS * 64
-    STEPS: gl.constexpr = K // 128
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, NT, 16])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     part = gl.program_id(0)
     block = gl.program_id(1)
     count = gl.load(block_count + block)
     expert = gl.load(block_expert + block)
     start = gl.load(block_start + block)
-    if count > 0:
-        # One allocation a stage: the compiler then sees that stages do not overlap.
-        tiles = ()
-        ready = ()
-        for _ in gl.static_range(STAGES):
-            tiles = tiles + (gl.allocate_shared_memory(gl.bfloat16, [NT, 128], x.layout),)
-            barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-            mbarrier.init(barrier, count=1)
-            ready = ready + (barrier,)
-        gl.thread_barrier()
-        row = expert.to(gl.int64) * N + part * BN
-        lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
-        words_at = codes + row * (K // 8) + lanes + registers
-        scales_at = scales + row * (K // 64) + scale_offsets(K, QUARTERS, PLACES)
-        ring = ()
-        for step in gl.static_range(DEPTH):
-            ring = ring + (load_words(words_at + step * 2048, False), gl.load(scales_at + step * 256))
-        for stage in gl.static_range(STAGES - 1):
-            mbarrier.expect(ready[stage], NT * 256)
-        gl.thread_barrier()
-        for stage in gl.static_range(STAGES - 1):
-            tma.async_copy_global_to_shared(x, [start, stage * 128], ready[stage], tiles[stage])
-        sums = gl.full([BN, NT], 0.0, gl.float32, SUMS)
-        for turn in range(0, STEPS // STAGES):
-            for stage in gl.static_range(STAGES):
-                sums, ring = one_step(
-                    sums, ring, tiles, ready, x, start, words_at, scales_at, turn * STAGES + stage, turn & 1,
-                    stage, STEPS, QUARTERS, NT, STAGES, DEPTH, LEFT,
-                )  # fmt: skip
-        for stage in gl.static_range(STEPS % STAGES):
-            sums, ring = one_step(
-                sums, ring, tiles, ready, x, start, words_at, scales_at, STEPS // STAGES * STAGES + stage,
-                (STEPS // STAGES) & 1, stage, STEPS, QUARTERS, NT, STAGES, DEPTH, LEFT,
+    own = global_scales + expert * PARTS
+    for index in gl.static_range(length(WIDTHS)):
+        if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
+            multiply(
+                x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
+                N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
             )  # fmt: skip
-        sums = warpgroup_mma_wait(0, [sums])
-        for stage in gl.static_range(STAGES):
-            mbarrier.invalidate(ready[stage])
-        own = global_scales + expert * PARTS
-        if GATED:
-            gate_scale = gl.load(own) * UNSCALE
-            up_scale = gl.load(own + PARTS - 1) * UNSCALE
-            values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
-            store_inner(out, values, part * (BN // 2), start, count, N, BN // 2, NT, False)
-        else:
-            sums = rows_of(sums, QUARTERS, PLACES, NT)
-            store_parts(out, sums, order, own, part * BN, start, count, N, PARTS, BN, NT)

@@ -206,24 +206,25 @@ def store_inner(
     out,
     values,
     first,
-    start,
+    place,
     count,
     N: gl.constexpr,
     COUNT: gl.constexpr,
     NT: gl.constexpr,
     SWAP: gl.constexpr,
 ):
-    """SwiGLU values [COUNT, NT] of places `first` .. into rows start .. start + count of out [pairs, N / 2].
+    """SwiGLU values [COUNT, NT] of places `first` .. into rows `place` [NT] of out [pairs, N / 2], `count` of
+    them.
 
-    Places are in the order of a product of many rows, [w w i i t t h]; SWAP: stored as the kernel of few rows
-    reads them, [w w t t i i h].
+    Places of columns are in the order of a product of many rows, [w w i i t t h]; SWAP: stored as the kernel
+    of few rows reads them, [w w t t i i h].
     """
     LAYOUT: gl.constexpr = values.type.layout
     n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, LAYOUT))
     if SWAP:
         n = (n & ~0x1E) | ((n & 0x18) >> 2) | ((n & 6) << 2)
     row = gl.arange(0, NT, layout=gl.SliceLayout(0, LAYOUT))
-    at = out + gl.expand_dims(start + row, 0) * (N // 2) + gl.expand_dims(n, 1)
+    at = out + gl.expand_dims(place, 0) * (N // 2) + gl.expand_dims(n, 1)
     gl.store(at, values.to(out.dtype.element_ty), mask=gl.expand_dims(row < count, 0))
 
 
@@ -231,21 +232,21 @@ def store_inner(
 def store_parts(
     out,
     sums,
-    order,
+    pair,
     scales,
     first,
-    start,
     count,
     N: gl.constexpr,
     PARTS: gl.constexpr,
     COUNT: gl.constexpr,
     NT: gl.constexpr,
 ):
-    """Sums [COUNT, NT] of rows `first` .. times their global scale into row `pair` of out [pairs, N]."""
+    """Sums [COUNT, NT] of rows `first` .. times their global scale into rows `pair` [NT] of out [pairs, N],
+    `count` of them.
+    """
     LAYOUT: gl.constexpr = sums.type.layout
     n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, LAYOUT))
     row = gl.arange(0, NT, layout=gl.SliceLayout(0, LAYOUT))
-    pair = gl.load(order + start + row, mask=row < count, other=0)
     if PARTS == 1:
         sums = sums * (gl.load(scales) * UNSCALE)
     else:

@@ -8,6 +8,16 @@ from torch import Tensor
 _FEW_PAIRS = 256  # pairs that one program sorts
 _CHUNK, _MANY_CHUNK, _PIECE = 4096, 512, 32
 _COLUMNS = 4096
+MOST_UNSORTED = 64
+"""Pairs whose blocks the products find for themselves; see gluon_blocks."""
+
+
+class NoGroups:
+    """What stands for the blocks of so few pairs that none are made: the choices, and x as it is."""
+
+    def __init__(self, x: Tensor, chosen: Tensor) -> None:
+        self.x, self.pairs, self.lists = x, chosen.numel(), [chosen] * 4
+        self.blocks = self.pairs
 
 
 class Groups:

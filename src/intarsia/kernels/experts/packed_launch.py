@@ -9,11 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from intarsia.kernels.aside import join
 from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import on_device_of
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed
-from intarsia.kernels.experts.grouping import Groups
+from intarsia.kernels.experts.grouping import MOST_UNSORTED, Groups, NoGroups
 from intarsia.kernels.experts.packed import PackedExperts
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
@@ -31,6 +32,8 @@ class Few:
     """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight.
 
     registers: the most a thread may have, where the compiler's own number costs a program a multiprocessor.
+    lists: a kernel before it sorts pairs into blocks and arranges x; else, up to 64 pairs, each program finds
+    its block for itself.
     """
 
     pairs: int
@@ -39,30 +42,37 @@ class Few:
     early_x: bool
     passing: bool = False
     registers: int | None = None
+    lists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead."""
+    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead.
+
+    narrower: ascending numbers of pairs below `pairs`, in multiples of 32: of a block that has no more only
+    so many are multiplied.
+    """
 
     pairs: int
     quarters: int
     stages: int
     depth: int
+    narrower: tuple[int, ...] = ()
+    registers: int | None = None
 
 
 Form = Few | Many
 
 # By rows, then by the mean number of pairs an expert: where a block's time times the blocks that an expert
 # needs on average crosses the next form's, from times measured at 1 to 8,192 rows of GLM-5.3-Flash.
-_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
+_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True, lists=False)
 _FORMS: tuple[tuple[float, Form], ...] = (
     (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
     (17, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
     (29, Many(pairs=32, quarters=2, stages=4, depth=3)),
     (66, Many(pairs=64, quarters=2, stages=4, depth=2)),
     (130, Many(pairs=128, quarters=2, stages=3, depth=2)),
-    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2)),
+    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(64, 128, 192))),
 )
 
 
@@ -124,7 +134,9 @@ def launch(
         for begin in range(0, rows, MOST_ROWS):
             part = slice(begin, min(rows, begin + MOST_ROWS))
             run = Run(chosen[part], gate_up, down, limit)
-            run.combine(run.products(x[part]), weights[part], None if plus is None else plus[part], out[part])
+            parts = run.products(x[part])
+            join(x)  # `plus` may be made aside until here
+            run.combine(parts, weights[part], None if plus is None else plus[part], out[part])
     return out
 
 
@@ -143,6 +155,7 @@ class Run:
         self.form = tuned_form(gate_up, down, self.rows, self.top) or form_of(
             self.rows, self.pairs, gate_up.shape[0], min(self.width, self.inner)
         )
+        self.sorted = isinstance(self.form, Many) or self.form.lists or self.pairs > MOST_UNSORTED
         self.overlap = self.rows <= _OVERLAP_UP_TO
         self.options = {"launch_pdl": True} if self.overlap else {}
 
@@ -158,7 +171,11 @@ class Run:
     def group(self, x: Tensor) -> None:
         many = isinstance(self.form, Many)
         experts, each = self.gate_up.shape[0], self.form.pairs
-        self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
+        self.groups: Groups | NoGroups
+        if self.sorted:
+            self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
+        else:
+            self.groups = NoGroups(x, self.chosen)
 
     def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
         self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
@@ -185,7 +202,6 @@ class Run:
             "PARTS": weight.global_scales.shape[1],
             "GATED": weight.gated,
             "QUARTERS": self.form.quarters,
-            "NT": self.form.pairs,
             "DEPTH": min(self.form.depth, k // TILE),
         }
         codes = weight.codes.view(torch.int32)
@@ -196,13 +212,17 @@ class Run:
             self.few_rows[grid](*operands, **common, **self._few_options(weight), num_warps=4)
         else:
             grid = (n // (64 * self.form.quarters), self.groups.blocks)
-            operands = (_descriptor(x, self.form.pairs), codes, self._plain_scales(weight), *rest)
-            self.many_rows[grid](*operands, **common, STAGES=self.form.stages, num_warps=8)
+            operands = (*_descriptors(x), codes, self._plain_scales(weight), *rest)
+            options: dict[str, Any] = {"WIDTHS": (*self.form.narrower, self.form.pairs)}
+            if self.form.registers:
+                options["maxnreg"] = self.form.registers
+            self.many_rows[grid](*operands, **common, **options, STAGES=self.form.stages, num_warps=8)
 
     def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
         form = cast(Few, self.form)
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
+        options |= {"NT": form.pairs, "SORTED": self.sorted}
         options |= {"RESIDENT": not isinstance(weight.scales, Tensor)} | self.options
         return options | ({"maxnreg": form.registers} if form.registers else {})
 
@@ -228,9 +248,10 @@ def _scales_of(weight: PackedExperts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return scales.nibbles, scales.bases, scales.marks, scales.records
 
 
-def _descriptor(x: Tensor, rows: int) -> Any:
-    """Tiles [rows, 128] of x for the copy engine."""
+def _descriptors(x: Tensor) -> tuple[Any, ...]:
+    """Tiles of x for the copy engine, 32 to 256 rows of 128 columns."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    return TensorDescriptor.from_tensor(x, [rows, TILE], gl.NVMMASharedLayout(128, 16, 2))
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    return tuple(TensorDescriptor.from_tensor(x, [rows, TILE], layout) for rows in (32, 64, 128, 256))

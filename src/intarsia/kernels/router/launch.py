@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import on_device_of, wide
+from intarsia.kernels.device import interpreting, on_device_of, wide
 from intarsia.kernels.router.reference import WEIGHT_EPS, Routing
 from intarsia.kernels.rows import Rows
 from intarsia.kernels.weights import Weight
@@ -19,6 +19,9 @@ _RANGES, _SHORTEST_RANGE = 8, 512
 # additions.
 _SHAPES = ((16, 16, 16, 4, 1), (128, 16, 32, 3, 2), (None, 64, 64, 3, 4))
 _WIDE_SHAPES = ((None, 16, 16, 2, 4),)
+# Of the kernel that loads its weights before it waits: the most rows, columns of a range that it can hold,
+# experts of a program, warps.
+_EARLY_ROWS, _EARLY_COLUMNS, _EARLY_EXPERTS, _EARLY_WARPS = 16, (128, 256, 512), 16, 4
 _CHOICE_WARPS = 1
 _OVERLAP_UP_TO = 16
 
@@ -57,29 +60,46 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
     full = wide(x.dtype, matrix.dtype)
     shapes = _WIDE_SHAPES if full else _SHAPES
     each, some, stages, warps = next(rest for most, *rest in shapes if most is None or count <= most)
-    overlap = count <= _OVERLAP_UP_TO
+    overlap = count <= _OVERLAP_UP_TO and not interpreting()
     options = {"launch_pdl": True} if overlap else {}
     parts = torch.empty(ranges, count, experts, dtype=torch.float32, device=x.device)
     chosen = torch.empty(count, top, dtype=torch.int32, device=x.device)
     weights = torch.empty(count, top, dtype=torch.float32, device=x.device)
+    early = count <= _EARLY_ROWS and not full and width // ranges in _EARLY_COLUMNS
     with on_device_of(x):
-        kernels.score[(-(-experts // each), ranges, -(-count // some))](
-            x,
-            matrix,
-            parts,
-            count,
-            EXPERTS=experts,
-            K=width,
-            RANGES=ranges,
-            BE=each,
-            BK=gcd(width // ranges, _WIDE_COLUMNS if full else _COLUMNS),
-            NT=some,
-            WIDE=full,
-            STAGES=stages,
-            OVERLAP=overlap,
-            num_warps=warps,
-            **options,
-        )
+        if early:
+            kernels.score_few[(-(-experts // _EARLY_EXPERTS), ranges)](
+                x,
+                matrix,
+                parts,
+                count,
+                EXPERTS=experts,
+                K=width,
+                RANGES=ranges,
+                BE=_EARLY_EXPERTS,
+                NT=_EARLY_ROWS,
+                OVERLAP=overlap,
+                num_warps=_EARLY_WARPS,
+                **options,
+            )
+        else:
+            kernels.score[(-(-experts // each), ranges, -(-count // some))](
+                x,
+                matrix,
+                parts,
+                count,
+                EXPERTS=experts,
+                K=width,
+                RANGES=ranges,
+                BE=each,
+                BK=gcd(width // ranges, _WIDE_COLUMNS if full else _COLUMNS),
+                NT=some,
+                WIDE=full,
+                STAGES=stages,
+                OVERLAP=overlap,
+                num_warps=warps,
+                **options,
+            )
         kernels.choose[(count,)](
             parts,
             bias.float(),

@@ -61,6 +61,36 @@ def score(
 
 
 @triton.jit(do_not_specialize=["rows"])
+def score_few(
+    x,
+    weight,
+    parts,
+    rows,
+    EXPERTS: tl.constexpr,
+    K: tl.constexpr,
+    RANGES: tl.constexpr,
+    BE: tl.constexpr,
+    NT: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """`score` of up to NT rows and bfloat16 weights: all of a program's weights are on their way before it
+    waits for x.
+    """
+    expert = tl.program_id(0) * BE + tl.arange(0, BE)
+    row = tl.arange(0, NT)
+    COLUMNS: tl.constexpr = K // RANGES
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    w = tl.load(weight + tl.minimum(expert, EXPERTS - 1)[:, None] * K + column[None, :])
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    rows_of_x = tl.load(x + tl.minimum(row, rows - 1)[:, None] * K + column[None, :])
+    total = tl.dot(w, tl.trans(rows_of_x))
+    at = parts + (tl.program_id(1) * rows + row)[None, :] * EXPERTS + expert[:, None]
+    tl.store(at, total, mask=(row < rows)[None, :] & (expert < EXPERTS)[:, None])
+
+
+@triton.jit(do_not_specialize=["rows"])
 def choose(
     parts,
     bias,
@@ -93,17 +123,19 @@ def choose(
     biased = 1 / (1 + tl.exp(-score)) + tl.load(bias + place, mask=real, other=0)
     LOWEST: tl.constexpr = -(1 << 31)
     key = tl.where(real, order_of(biased), LOWEST)
+    bits = score.to(tl.int32, bitcast=True)
     slot = tl.arange(0, SLOTS)
     chosen = tl.zeros([SLOTS], tl.int32)
+    values = tl.zeros([SLOTS], tl.int32)
     for index in tl.static_range(TOP):
         best = tl.max(key, 0)
         found = tl.min(tl.where(key == best, place, PLACES), 0)
         chosen = tl.where(slot == index, found, chosen)
         key = tl.where(place == found, LOWEST, key)
-    # Added once more, in the same order: cheaper than a sum over all places for each of the chosen.
-    score = tl.zeros([SLOTS], tl.float32)
-    for part in tl.static_range(RANGES):
-        score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + chosen)
+        # A sum of one score and zeros, as integers: one instruction for all lanes.
+        own = tl.sum(tl.where(place == found, bits, 0), 0)
+        values = tl.where(slot == index, own, values)
+    score = values.to(tl.float32, bitcast=True)
     values = tl.where(slot < TOP, 1 / (1 + tl.exp(-score)), 0.0)
     values = values / (tl.sum(values, 0) + eps) * scaling
     some = tl.load(streams + row) >= 0
