@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -15,17 +14,33 @@ FEWEST_REPLAYS = 5
 Call = Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One figure in microseconds: the median of the repeats, and what nine of ten took at least and at most;
-    the device's state right after it, as far as it is known.
+class Timing(float):
+    """One figure in microseconds: the median of the repeats, which it is as a number, and what nine of ten took
+    at least and at most; the device's state right after it, as far as it is known.
     """
 
-    us: float
     low_us: float
     high_us: float
-    clock_mhz: int | None = None
-    temperature_c: int | None = None
+    clock_mhz: int | None
+    temperature_c: int | None
+
+    def __new__(
+        cls,
+        us: float,
+        low_us: float,
+        high_us: float,
+        clock_mhz: int | None = None,
+        temperature_c: int | None = None,
+    ) -> "Timing":
+        made = super().__new__(cls, us)
+        made.low_us, made.high_us = low_us, high_us
+        made.clock_mhz, made.temperature_c = clock_mhz, temperature_c
+        return made
+
+    @property
+    def us(self) -> float:
+        """The median alone."""
+        return float(self)
 
 
 Clock = Callable[[Sequence[Call]], Timing]
