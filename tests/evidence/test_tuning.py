@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from intarsia.cli.main import main
 from intarsia.core.errors import UsageError
 from intarsia.evidence.tuning import run as tuning_run
+from intarsia.evidence.tuning.compilers import Compilers
 from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, run_jobs, tune
 from intarsia.evidence.tuning.settings import TuneSettings
 from intarsia.evidence.tuning.timer import quietly
@@ -201,3 +203,44 @@ def test_compilers_are_not_heard_and_standard_error_is_there_again(capfd):
         os.write(2, b"thousands of lines\n")
     os.write(2, b"after\n")
     assert capfd.readouterr().err == "before\nafter\n"
+
+
+def test_processes_run_every_candidate_and_name_what_fails(monkeypatch):
+    """On a CPU nothing is compiled; a format that the reference lacks fails like a kernel."""
+    compilers = Compilers(CPU, "expanded", 1)
+    try:
+        assert compilers(WORKS[0], WORKS[0].site(8)) == {}
+        broken = Product("NVFP9", (64,), 128, "together")
+        found = compilers(broken, WORKS[0].site(8))
+    finally:
+        compilers.close()
+    assert set(found) == set(configurations("linear").candidates(WORKS[0].site(8)))
+    assert all("NVFP9" in reason for reason in found.values())
+
+
+class Told:
+    """A task's result."""
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+
+    def result(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused"),
+    [
+        ([(1, ""), (1, "CUDA error: illegal address"), (1, "CUDA error: illegal address"), (2, "")], {1}),
+        ([(1, "RuntimeError: PassManager"), (2, "OutOfMemoryError: CUDA out of memory"), (1, "")], {0}),
+        ([(1, "RuntimeError: one"), BrokenProcessPool(), (1, "RuntimeError: two")], {0}),
+    ],
+)
+def test_a_process_that_lost_its_device_is_not_believed_again(monkeypatch, answers, refused):
+    site = WORKS[0].site(8)
+    told = answers + [(9, "")] * len(configurations("linear").candidates(site))
+    monkeypatch.setattr(Compilers, "_submit", lambda self, work, site, place: Told(told[place]))
+    candidates = configurations("linear").candidates(site)
+    assert set(Compilers(CPU, "expanded", 1)(WORKS[0], site)) == {candidates[place] for place in refused}

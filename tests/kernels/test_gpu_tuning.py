@@ -5,7 +5,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from intarsia.evidence.tuning.timer import HeldTimer, compile_all
+from intarsia.evidence.tuning.compilers import Compilers
+from intarsia.evidence.tuning.timer import HeldTimer
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.kernels import choice, tuning
 from intarsia.kernels.linear import plan
@@ -35,12 +36,19 @@ def device():
     tuning.install(place, None)
 
 
+@pytest.fixture(scope="module")
+def compilers():
+    made = Compilers(torch.device("cuda", 0), "expanded", 6)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("name", WORKS)
-def test_candidates_that_run_give_the_defaults_bits(device, name):
+def test_candidates_that_run_give_the_defaults_bits(device, compilers, name):
     work, rows = WORKS[name]
     site = work.site(rows) if isinstance(work, Product) else work.site(rows, "expanded")
     trial = Workshop(device).trial(work, site)
-    found = search(trial, HeldTimer(device), repeats=3, ready=lambda _: compile_all(trial, device, 8))
+    found = search(trial, HeldTimer(device), repeats=3, known=compilers(work, site))
     count = len(configurations(site.operation).candidates(site))
     assert found.tried + len(found.refused) == count
     assert OTHER_BITS not in found.refused.values(), found.refused

@@ -213,3 +213,22 @@ def test_operations_that_offer_candidates_are_known():
     assert set(operations()) == {"linear", "linear_swiglu", "experts"}
     with pytest.raises(KeyError):
         configurations("speed")
+
+
+def test_what_is_known_to_fail_is_not_tried_and_time_ends_the_trying():
+    site = SITES[0]
+    candidates = configurations("linear").candidates(site)
+    shape = (site.operation, site.formats, site.shape, 8, CPU)
+    tried = []
+
+    def call():
+        tried.append(tuned(*shape))
+        return torch.ones(1)
+
+    known = {candidates[0]: "the default's are raised", candidates[1]: "no registers"}
+    script = Script(site, {0: [10.0], 1: [1.0], 2: [5.0]})
+    found = search(Trial(site, [call]), script, known=known, finish=lambda: len(set(tried)) >= 3)
+    assert set(tried) == {candidates[0], candidates[2], candidates[3]}
+    assert found.refused == {candidates[1]: "no registers"}
+    assert found.tried == 3
+    assert found.found.configuration == candidates[2]

@@ -13,8 +13,9 @@ from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.machine import clocks, cuda_device
 from intarsia.evidence.synthetic import geometry
 from intarsia.evidence.synthetic.chosen import choose_formats
+from intarsia.evidence.tuning.compilers import Compilers
 from intarsia.evidence.tuning.settings import TuneSettings
-from intarsia.evidence.tuning.timer import HeldTimer, compile_all, quietly
+from intarsia.evidence.tuning.timer import HeldTimer, quietly
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.runtime import runtime_modules
@@ -101,18 +102,25 @@ def tune(
     with torch.cuda.device(device):
         install(device, None)
         shop, timer = Workshop(device, scales), HeldTimer(device)
+        compilers = Compilers(device, scales, settings.jobs)
+        finish = time.monotonic() + settings.budget
         timer.warm_up()
 
         def one(work: Product | Experts, site: Site) -> Searched:
-            trial = shop.trial(work, site)
-
-            def compiled(_: Site) -> None:
-                compile_all(trial, device, settings.jobs)
-
+            known = compilers(work, site)
             with quietly():
-                return search(trial, timer, repeats=settings.repeats, ready=compiled)
+                return search(
+                    shop.trial(work, site),
+                    timer,
+                    repeats=settings.repeats,
+                    known=known,
+                    finish=lambda: time.monotonic() >= finish,
+                )
 
-        return run_jobs(jobs_of(config, weights, settings), one, settings, device, progress=progress)
+        try:
+            return run_jobs(jobs_of(config, weights, settings), one, settings, device, progress=progress)
+        finally:
+            compilers.close()
 
 
 def run_jobs(

@@ -32,7 +32,7 @@ class TuneSettings:
     repeats: int = 7
     """Turns in which the fastest candidates and the default are timed."""
     jobs: int = 8
-    """Threads that compile candidates."""
+    """Processes that compile candidates; each holds weights of its own on the device."""
 
     def __post_init__(self) -> None:
         if not self.only or any(name not in PARTS for name in self.only):

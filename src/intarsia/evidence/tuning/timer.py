@@ -2,15 +2,12 @@
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import torch
 
-from intarsia.kernels.tuning import configurations, trying
-from intarsia.kernels.tuning.search import Call, Trial
+from intarsia.kernels.tuning.search import Call
 
 AT_LEAST = 4e3  # microseconds of one sample
 MOST_REPLAYS = 50
@@ -67,29 +64,6 @@ def quietly() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def compile_all(trial: Trial, device: torch.device, jobs: int) -> None:
-    """Run each candidate once, in threads, so that they compile beside each other. Errors are left to the
-    search, which meets them again.
-    """
-    told = threading.Lock()
-    waiting = list(configurations(trial.site.operation).candidates(trial.site))
-
-    def work() -> None:
-        while True:
-            with told:
-                if not waiting:
-                    return
-                one = waiting.pop(0)
-            with suppress(Exception), torch.cuda.device(device), trying(trial.site, one):
-                for call in (trial.calls[0], trial.calls[-1]):
-                    call()
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(work) for _ in range(jobs)]:
-            done.result()
-    torch.cuda.synchronize(device)
 
 
 def _replayed(graph: torch.cuda.CUDAGraph, times: int) -> float:

@@ -26,10 +26,13 @@ SETS = 4  # of routed rows
 
 @dataclass(slots=True)
 class Workshop:
-    """Makes trials. Weights are made once a product and kept for its buckets alone."""
+    """Makes trials. Weights are made once a product and kept for its buckets alone; at most `most_sets` of
+    them, of a product's weights or of routed rows, take turns.
+    """
 
     device: torch.device
     scales: str = "expanded"
+    most_sets: int = 24
     _kept: tuple[object, object] | None = None
     generator: torch.Generator = field(init=False)
 
@@ -71,7 +74,7 @@ class Workshop:
 
     def _weights(self, work: Product) -> list[list[Weight]]:
         one = sum(work.sizes) * work.columns * (2 if work.form == "BF16" else 1)
-        count = in_turn(one) if self.device.type == "cuda" else 2
+        count = min(self.most_sets, in_turn(one) if self.device.type == "cuda" else 2)
         return [[self._weight(work.form, size, work.columns) for size in work.sizes] for _ in range(count)]
 
     def _weight(self, form: str, rows: int, columns: int) -> Weight:
@@ -88,6 +91,7 @@ class Workshop:
     def _routings(self, work: Experts, rows: int) -> list[Routing]:
         """Experts drawn uniformly; one row never meets those of the routing before."""
         count = min(16, work.experts // work.top) if rows <= 4 else SETS if rows <= 128 else 1
+        count = min(count, self.most_sets)
         once = torch.rand(work.experts, generator=self.generator, device=self.device).argsort()
         found = []
         for index in range(max(1, count)):

@@ -48,27 +48,32 @@ class Searched:
 
 
 def search(
-    trial: Trial, timer: Timer, *, repeats: int = REPEATS, ready: Callable[[Site], None] | None = None
+    trial: Trial,
+    timer: Timer,
+    *,
+    repeats: int = REPEATS,
+    known: Mapping[Configuration, str] | None = None,
+    finish: Callable[[], bool] = lambda: False,
 ) -> Searched:
     """Time every candidate that gives the default's bits once, then the fastest again and again in turn with
     the default.
 
     One replaces the default only if its median is less by more than either's spread, the range of its
-    repeats. `ready` may compile all candidates beforehand. An error of the default is raised, one of a
-    candidate refuses it.
+    repeats. An error of the default is raised, one of a candidate refuses it, and so do those that are
+    `known`, which are not tried. Once `finish` says so no further candidate is.
     """
     site = trial.site
     tunable = configurations(site.operation)
     default = tunable.default(site)
-    if ready is not None:
-        ready(site)
+    refused = {one: reason for one, reason in (known or {}).items() if one != default}
     with trying(site, default):
         wanted = _results(trial.calls)
         times = {default: timer(trial.calls)}
-    refused: dict[Configuration, str] = {}
     for one in tunable.candidates(site):
-        if one == default:
+        if one == default or one in refused:
             continue
+        if finish():
+            break
         try:
             with trying(site, one):
                 if not _equal(_results(trial.calls), wanted):
