@@ -122,8 +122,12 @@ def _products(bench: Bench, x: Tensor, routing: Routing, gate_up: PackedExperts,
 def _grouping(
     bench: Bench, x: Tensor, chosen: Sequence[Routing], gate_up: PackedExperts, down: PackedExperts
 ) -> None:
-    """Sorting the pairs into blocks of one expert, and x in the products' order."""
+    """Sorting the pairs into blocks of one expert, and x in the products' order; where there are so few that
+    the products do without, there is no figure.
+    """
     runs = [packed_launch.Run(r.experts, gate_up, down, bench.config.swiglu_limit) for r in chosen]
+    if not runs[0].sorted:
+        return
     taken = bench.clock([partial(run.group, x) for run in runs])
     written = runs[0].groups.x.nbytes + 4 * runs[0].pairs
     bench.table.add("experts", GROUPING, x.shape[0], taken, moved=x.nbytes + 4 * runs[0].pairs + written)

@@ -13,7 +13,7 @@ from intarsia.formats.csf.slab import NVFP4_SLAB
 from intarsia.kernels import csf as on_device
 from intarsia.kernels.scatter import CHUNK, scatter, table
 
-MATRICES = 64
+MATRICES = 8
 """Different matrices; a batch has each of them several times."""
 BATCH = 576
 PARTS, PART_BYTES = 512, 1 << 19
@@ -45,7 +45,9 @@ def _expand(bench: Bench, codec: str, scales: list[Tensor], batch: int) -> None:
     chosen = [coded[place % len(coded)] for place in which]
     stack = torch.empty(batch, rows, columns, dtype=torch.uint8, device=bench.device)
     whole = on_device.Batch(codec, stack, which, [part[last].numel() for part in chosen])
-    for place, part in enumerate(chosen):
+    coded_there = [{name: part.to(bench.device) for name, part in one.items()} for one in coded]
+    for place in which:
+        part = coded_there[place % len(coded_there)]
         for name, target in whole.components(place).items():
             target.view(-1).copy_(part[name].view(-1))
     taken = (bench.eager or bench.clock)([whole.expand])
