@@ -15,8 +15,8 @@ Call = Callable[[], object]
 
 
 class Timing(float):
-    """One figure in microseconds: the median of the repeats, which it is as a number, and what nine of ten took
-    at least and at most; the device's state right after it, as far as it is known.
+    """One figure in microseconds: the median of the repeats, which it is as a number, and what nine of ten
+    took at least and at most; the device's state right after it, as far as it is known.
     """
 
     low_us: float
