@@ -75,6 +75,8 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
         apart = ranges > 1 and -(-weight_rows // 64) < 200
         # Two buffers of 64 rows leave room for four programs on a multiprocessor.
         most, lead = (4, 8) if rows == 32 else (2, 4)
+        if rows == 128 and form == "FP8_PB_WO":
+            lead = 2
         return Many(64, 1, rows, 4, _stages(most, steps, ranges > 1 and not apart), lead, _GROUP, apart)
     if form == "MXFP8" and count > 256:
         return Many(128, 2, 128, 8, 2, 4, _GROUP, False)
