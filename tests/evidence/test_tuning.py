@@ -11,14 +11,13 @@ from intarsia.cli.main import main
 from intarsia.core.errors import UsageError
 from intarsia.evidence.tuning import run as tuning_run
 from intarsia.evidence.tuning.compilers import Compilers
-from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, run_jobs, tune
+from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, networks, run_jobs, tune
 from intarsia.evidence.tuning.settings import TuneSettings
 from intarsia.evidence.tuning.timer import quietly
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.kernels.tuning import Site, cache, configurations, described
 from intarsia.kernels.tuning.search import search
 from intarsia.loading.weights import prepared
-from intarsia.models.glm5_next.explain import forms_of
 from intarsia.models.glm5_next.products import Experts, Product
 
 CPU = torch.device("cpu")
@@ -30,8 +29,7 @@ def published():
 
 
 def test_sites_of_the_published_network(published):
-    config, weights = published
-    jobs = jobs_of(config, weights, TuneSettings(geometry="glm-5.3-flash", rows=(1, 8, 2048)))
+    jobs = jobs_of([published], TuneSettings(geometry="glm-5.3-flash", rows=(1, 8, 2048)))
     sites = [site for _, site in jobs]
     assert len(set(sites)) == len(sites)
     shapes = {(site.operation, site.formats, site.shape[:2], site.rows) for site in sites}
@@ -47,17 +45,36 @@ def test_sites_of_the_published_network(published):
         ("experts", ("W4A16_NVFP4", "expanded"), (288, 2048), 2048),
     ):
         assert shape in shapes, shape
-    only = jobs_of(config, weights, TuneSettings(only=("experts",), expert_scales="resident"))
+    only = jobs_of([published], TuneSettings(only=("experts",), expert_scales="resident"))
     assert {site.formats for _, site in only} == {("W4A16_NVFP4", "compressed")}
 
 
 def test_sites_of_a_checkpoint():
-    arrangement = prepared("demo")
-    jobs = jobs_of(arrangement.config, forms_of(arrangement), TuneSettings(rows=(8,)))
+    jobs = jobs_of(networks(TuneSettings(), prepared("demo")), TuneSettings(rows=(8,)))
     sites = {site for _, site in jobs}
     assert Site("linear", ("BF16",), (768, 128, 1), 8) in sites
     assert Site("linear_swiglu", ("BF16",), (768, 128, 1), 8) in sites
     assert not any(site.operation == "experts" for site in sites)  # BF16 experts have no tiles
+    two = {
+        site
+        for _, site in jobs_of(networks(TuneSettings(tp=(2,)), prepared("demo")), TuneSettings(rows=(8,)))
+    }
+    assert Site("linear", ("BF16",), (384, 128, 1), 8) in two  # q, k and v of two of the four heads
+
+
+def test_sites_of_the_shares_of_ranks():
+    settings = TuneSettings(geometry="glm-5.3-flash", tp=(1, 2), rows=(8,))
+    shapes = {
+        (site.operation, site.formats, site.shape[:2])
+        for _, site in jobs_of(networks(settings, None), settings)
+    }
+    for shape in (
+        ("linear", ("MXFP8",), (24576, 4096)),
+        ("linear", ("MXFP8",), (12288, 4096)),
+        ("linear", ("MXFP8",), (4096, 4096)),  # o of half of the heads: fewer columns
+        ("experts", ("W4A16_NVFP4", "expanded"), (288, 1024)),
+    ):
+        assert shape in shapes, shape
 
 
 @pytest.mark.parametrize(
@@ -130,6 +147,8 @@ def test_a_search_that_fails_or_comes_too_late_is_named():
         {"only": ("speed",)},
         {"rows": ()},
         {"rows": (0,)},
+        {"tp": ()},
+        {"tp": (0,)},
         {"budget": -1},
         {"repeats": 2},
         {"jobs": 0},
@@ -181,6 +200,18 @@ def test_the_command_writes_the_file_and_tells_what_changed(tmp_path, capsys, mo
     told = json.loads(capsys.readouterr().out)
     assert told["file"] == str(tmp_path / "cache" / "intarsia" / "tuning" / "cpu.json")
     assert told["entries"][0]["configuration"] == described(best)
+
+
+def test_where_nothing_was_tuned_an_older_file_stays(tmp_path, capsys, monkeypatch):
+    jobs, _ = small()
+    run = run_jobs(jobs, None, TuneSettings(budget=0), CPU)
+    monkeypatch.setattr(tuning_run, "tune", lambda settings, arrangement, progress: run)
+    monkeypatch.setattr("intarsia.evidence.machine.cuda_device", lambda name, action: CPU)
+    out = tmp_path / "tuned.json"
+    out.write_text("older")
+    assert main(["tune", "--geometry", "glm-5.3-flash", "--out", str(out)]) == 1
+    assert SPENT in capsys.readouterr().err
+    assert out.read_text() == "older"
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,14 @@ class Tune(TuneSettings):
         arrangement = prepared(self.path) if self.path is not None else None
         found = tune(self, arrangement, progress=terminal_progress())
         device = cuda_device(self.device, action="kernels are only tuned on a GPU")
-        written = cache.write(found.document, Path(self.out) if self.out else cache.default_path(device))
+        target = Path(self.out) if self.out else cache.default_path(device)
+        if found.searched:
+            cache.write(found.document, target)
         if self.json:
-            emit_json({"file": str(written), **found.as_dict()})
+            emit_json({"file": str(target) if found.searched else None, **found.as_dict()})
         else:
             show(found)
-            note(f"written: {written}")
+            note(f"written: {target}" if found.searched else "nothing was tuned, and no file written")
         return 0 if found.searched else 1
 
 

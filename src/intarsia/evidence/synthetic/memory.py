@@ -55,7 +55,7 @@ def weights(
         rule = split_rule(chosen.config, module.sources[0])
         part = shares(rule, ranks)[rank] if rule.axis is not None and ranks > 1 else None
         if part is not None and module.matrix:
-            module = replace(module, shape=_shared(module, rule, len(part)))
+            module = replace(module, shape=shared_shape(module, rule, len(part)))
         weight = _weight(module, chosen, generator)
         if part is not None and isinstance(weight, torch.Tensor):
             weight = _narrowed(weight, rule.axis or 0, module.parts, part)
@@ -63,7 +63,7 @@ def weights(
     return made
 
 
-def _shared(module: RuntimeModule, rule: SplitRule, size: int) -> tuple[int, ...]:
+def shared_shape(module: RuntimeModule, rule: SplitRule, size: int) -> tuple[int, ...]:
     """The shape of a share of a matrix, of the matrices stacked in it as many rows each."""
     *lead, rows, columns = module.shape
     return (*lead, size * module.parts, columns) if rule.axis == 0 else (*lead, rows, size)

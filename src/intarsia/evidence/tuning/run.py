@@ -1,7 +1,7 @@
 """A run of `tune`: the sites of a network, one search each, and the file."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,14 @@ from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.machine import clocks, cuda_device
 from intarsia.evidence.synthetic import geometry
 from intarsia.evidence.synthetic.chosen import choose_formats
+from intarsia.evidence.synthetic.memory import shared_shape
 from intarsia.evidence.tuning.compilers import Compilers
 from intarsia.evidence.tuning.settings import TuneSettings
 from intarsia.evidence.tuning.timer import HeldTimer, quietly
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.runtime import runtime_modules
+from intarsia.families.glm5_next.split import shares, split_rule
 from intarsia.kernels import choice
 from intarsia.kernels.tuning import Site, described, install
 from intarsia.kernels.tuning.document import Document, Entry, Refused
@@ -26,11 +28,13 @@ from intarsia.kernels.tuning.identity import device_identity, sources_sha256, ve
 from intarsia.kernels.tuning.search import Searched, search
 from intarsia.loading.arrange import Arrangement
 from intarsia.loading.receipts import now
+from intarsia.loading.shares import share_of
 from intarsia.models.glm5_next.explain import forms_of
 from intarsia.models.glm5_next.products import Experts, Form, Product, possible, products, routed
 
 SPENT = "the budget was spent"
 
+Network = tuple[Glm5NextConfig, Mapping[str, Form]]
 Job = tuple[Product | Experts, Site]
 Search = Callable[[Product | Experts, Site], Searched]
 
@@ -51,35 +55,54 @@ class TuneRun:
         }
 
 
-def forms_of_geometry(name: str, recipe: str) -> tuple[Glm5NextConfig, dict[str, Form]]:
-    """Run-time weights of a published model under a recipe: format and shape. Raises UsageError."""
+def forms_of_geometry(
+    name: str, recipe: str, rank: int = 0, ranks: int = 1
+) -> tuple[Glm5NextConfig, dict[str, Form]]:
+    """Run-time weights of a published model under a recipe: format and shape; of several ranks one's share.
+    Raises UsageError.
+    """
     chosen = choose_formats(geometry(name), recipe)
     found: dict[str, Form] = {}
     for module in runtime_modules(chosen.config):
         target = chosen.targets.get(module.sources[0])
+        shape = tuple(module.shape)
+        rule = split_rule(chosen.config, module.sources[0])
+        if ranks > 1 and module.matrix and rule.axis is not None:
+            shape = shared_shape(module, rule, len(shares(rule, ranks)[rank]))
         # Matrices that no recipe names are BF16; norms and the like are no products.
-        found[module.name] = (target.format if target is not None else "BF16", tuple(module.shape))
+        found[module.name] = (target.format if target is not None else "BF16", shape)
     return chosen.config, found
 
 
-def jobs_of(config: Glm5NextConfig, weights: Mapping[str, Form], settings: TuneSettings) -> list[Job]:
-    """Every product's and every layer of experts' sites; those of few rows first, a product's together."""
+def networks(settings: TuneSettings, arrangement: Arrangement | None) -> Iterator[Network]:
+    """The weights of every rank of every count of ranks. Raises LoadError for shares that cannot be."""
+    for ranks in settings.tp:
+        for rank in range(ranks):
+            if arrangement is None:
+                yield forms_of_geometry(str(settings.geometry), settings.recipe, rank, ranks)
+            else:
+                yield arrangement.config, forms_of(share_of(arrangement, rank, ranks))
+
+
+def jobs_of(found: Iterable[Network], settings: TuneSettings) -> list[Job]:
+    """Every product's and every layer of experts' sites, each once; a product's together."""
     scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     works: list[Product | Experts] = []
-    if "linear" in settings.only:
-        works += products(weights)
-    if "experts" in settings.only:
-        works += routed(weights, config)
-    found: list[Job] = []
+    for config, weights in found:
+        if "linear" in settings.only:
+            works += products(weights)
+        if "experts" in settings.only:
+            works += routed(weights, config)
+    jobs: list[Job] = []
     seen: set[Site] = set()
     for work in works:
         sites = [
             work.site(rows) if isinstance(work, Product) else work.site(rows, scales)
             for rows in sorted(settings.rows)
         ]
-        found += [(work, site) for site in possible(sites) if site not in seen]
+        jobs += [(work, site) for site in possible(sites) if site not in seen]
         seen |= set(sites)
-    return found
+    return jobs
 
 
 def tune(
@@ -94,10 +117,7 @@ def tune(
     device = cuda_device(settings.device, action="kernels are only tuned on a GPU")
     if reason := choice.no_gluon(device):
         raise UsageError("device", found=reason, expected="a GPU whose kernels have configurations")
-    if arrangement is not None:
-        config, weights = arrangement.config, forms_of(arrangement)
-    else:
-        config, weights = forms_of_geometry(str(settings.geometry), settings.recipe)
+    jobs = jobs_of(networks(settings, arrangement), settings)
     scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     with torch.cuda.device(device):
         install(device, None)
@@ -118,7 +138,7 @@ def tune(
                 )
 
         try:
-            return run_jobs(jobs_of(config, weights, settings), one, settings, device, progress=progress)
+            return run_jobs(jobs, one, settings, device, progress=progress)
         finally:
             compilers.close()
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from intarsia.core.config import ScaleForm, check_integer, check_number
+from intarsia.core.config import MOST_RANKS, ScaleForm, check_integer, check_number
 from intarsia.core.errors import UsageError
 
 Part = Literal["linear", "experts"]
@@ -25,6 +25,8 @@ class TuneSettings:
     """Row counts: the bucket of each is tuned, for all that belong to it."""
     expert_scales: ScaleForm = "expanded"
     """Form of the experts' block scales that is tuned."""
+    tp: tuple[int, ...] = (1,)
+    """Counts of ranks whose shares are tuned, on this one device."""
     device: str = "cuda"
     """CUDA device: cuda or cuda:N."""
     budget: float = 900.0
@@ -42,6 +44,10 @@ class TuneSettings:
             raise UsageError("rows", found="none", expected="row counts")
         for count in self.rows:
             check_integer("rows", count, 1, MOST_ROWS)
+        if not self.tp:
+            raise UsageError("tp", found="none", expected="counts of ranks")
+        for count in self.tp:
+            check_integer("tp", count, 1, MOST_RANKS)
         check_number("budget", self.budget, 0, 86400)
         check_integer("repeats", self.repeats, 3, 1000)
         check_integer("jobs", self.jobs, 1, 256)

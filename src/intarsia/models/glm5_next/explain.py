@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from intarsia import formats
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.choice import REFERENCE, Case, explain
 from intarsia.loading.layout import Arranged, Arrangement
@@ -53,7 +54,17 @@ def weight_rows(arrangement: Arrangement, device: torch.device | str, dtype: str
 
 def forms_of(arrangement: Arrangement) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The form of every run-time weight in memory, and its shape; of a rank's share, its own."""
-    return {weight.module.name: (_form(weight), tuple(weight.module.shape)) for weight in arrangement.weights}
+    return {weight.module.name: (_form(weight), shape_of(weight)) for weight in arrangement.weights}
+
+
+def shape_of(weight: Arranged) -> tuple[int, ...]:
+    """The shape of a run-time weight as it is held: of a rank's share, the share's."""
+    whole = tuple(weight.module.shape)
+    slot = weight.slots.get("weight") or next(iter(weight.slots.values()))
+    if weight.format is None or len(whole) < 2:
+        return tuple(slot.shape)
+    stored = formats.get(weight.format).layout((whole[-2], whole[-1]))["weight"].shape
+    return (*whole[:-2], slot.shape[-2], slot.shape[-1] * (whole[-1] // stored[-1]))
 
 
 def operation_of(name: str) -> str:
@@ -85,11 +96,12 @@ def _case(
     name = weight.module.name
     operation = operation_of(name)
     formats: tuple[str, ...] = ()
-    shape = tuple(weight.module.shape)
+    shape = shape_of(weight)
     if operation == "experts":
         stem = name.rpartition(".")[0]
         formats = (forms[f"{stem}.gate_up"], forms[f"{stem}.down"])
-        shape = (config.n_routed_experts, config.moe_intermediate_size, config.hidden_size)
+        count, rows, columns = shape
+        shape = (count, columns, rows) if name.endswith(".down") else (count, rows // 2, columns)
     elif operation == "router":
         formats = (forms[name.removesuffix(".e_score_correction_bias")],)
         shape = (config.n_routed_experts, config.hidden_size)
