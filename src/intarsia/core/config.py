@@ -20,6 +20,8 @@ SCALE_FORMS: tuple[ScaleForm, ...] = ("expanded", "resident")
 SMALLEST_TEMPERATURE = 1e-4
 LARGEST_TEMPERATURE = 100.0
 LARGEST_SEED = 2**64 - 1
+CPU_PROMPT_ROWS, GPU_PROMPT_ROWS = 1024, 8192
+"""Rows of a prompt that run at once. A GPU reads the experts of a layer once for all of them."""
 MOST_RANKS = 64
 
 

@@ -50,7 +50,7 @@ class Engine:
         `costs`, `source` and `recorder` replace measured times, the engine's own guesses and the device's way
         of capturing steps. Raises CapacityError when the settings do not fit.
         """
-        self.settings = settings
+        self.settings = settings = settings.on(model.device.type)
         self.capacity: Capacity = plan_capacity(
             model.config, settings, model.dtype, model.latents, ranks=model.group.ranks
         )

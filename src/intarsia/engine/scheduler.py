@@ -24,7 +24,7 @@ class Scheduler:
         lanes = sorted(running, key=turn)
         lanes = [lane for lane in lanes if lane.suspect][:1] or lanes
         writing = [part for lane in lanes if (part := self._writing_part(lane)) is not None]
-        rows = self._settings.chunk if writing else self._settings.prompt_rows
+        rows = self._settings.chunk if writing else self._settings.piece_rows
         return writing + self._prompt_parts(lanes, rows)
 
     def _writing_part(self, lane: Lane) -> Part | None:

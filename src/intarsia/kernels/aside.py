@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_MOST_ROWS = 16
+"""More rows keep a GPU busy, and branches only take from each other."""
+
 _ALLOWED: ContextVar[bool] = ContextVar("branches allowed", default=False)
 _FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 
@@ -74,8 +77,9 @@ def in_order() -> Iterator[None]:
 
 
 def branches(like: Tensor) -> bool:
-    """Whether `aside` opens a branch here, rather than running everything in its order."""
-    if not _ALLOWED.get() or _FORBIDDEN.get() or not like.is_cuda:
+    """Whether `aside` opens a branch here for a step of as many rows as `like` has, rather than running
+    everything in its order."""
+    if not _ALLOWED.get() or _FORBIDDEN.get() or not like.is_cuda or len(like) > _MOST_ROWS:
         return False
     if not torch.cuda.is_current_stream_capturing():
         return False

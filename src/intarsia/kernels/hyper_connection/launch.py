@@ -18,7 +18,7 @@ _TILE, _SPREAD_ROWS = 16, 16
 _CHUNKS = 32  # ranges of columns whose sums are added last; part of the order of additions
 _NARROWEST = 16
 # From so many rows on: tiles of rows of one program of the first kernel. No part of the order of additions.
-_TILES_EACH = ((0, 1),)
+_TILES_EACH = ((1024, 8), (0, 1))
 _UPDATE_WARPS = 8
 _UPDATE_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
 
@@ -57,11 +57,11 @@ def site(
 ) -> tuple[Tensor, Tensor, HyperMix]:
     """As `hyper_connection.site`; sums over columns are added in an order that depends on D alone.
 
-    The streams and what is pending but for its `y` are not from the launch right before this one.
+    The streams and what is pending but for its `y` are not from the launch right before this one;
+    coefficients that were formed aside are joined before that launch.
     """
     from intarsia.kernels.hyper_connection import triton_site as kernels
 
-    join(streams)
     rows, _, width = streams.shape
     columns = _columns(width)
     chunks = width // columns

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from intarsia.formats import Stored
-from intarsia.kernels import aside
+from intarsia.kernels import aside, prefetch
 from intarsia.models.glm5_next import attention, feed_forward, model
 
 OPERATIONS = "intarsia.kernels"
 BETWEEN = "between operations"
+_NO_OPERATIONS = (aside.__name__, prefetch.__name__)
 _MARK = "spin_kernel"
 
 
@@ -162,7 +163,7 @@ def _operations() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
 
 
 def _is_operation(value: FunctionType) -> bool:
-    return value.__module__.startswith(OPERATIONS) and value.__module__ != aside.__name__
+    return value.__module__.startswith(OPERATIONS) and value.__module__ not in _NO_OPERATIONS
 
 
 def _is_package(value: object) -> bool:

@@ -1,0 +1,44 @@
+"""Asking for weights before the kernel that reads them begins: memory is idle while little kernels run."""
+
+from collections.abc import Sequence
+
+import torch
+
+from intarsia.formats.stored import Stored
+from intarsia.kernels.aside import aside, branches
+from intarsia.kernels.device import on_device_of
+from intarsia.kernels.weights import Weight
+
+__all__ = ["prefetch"]
+
+AT_ONCE = 24 << 20
+"""Bytes asked for at a time, by default: half of an H200's L2 cache."""
+_BLOCK = 1 << 18  # bytes that one program asks for
+_EACH = 1 << 12  # bytes of one request
+_WARPS = 2
+
+
+def prefetch(like: torch.Tensor, weights: Sequence[Weight], most: int = AT_ONCE) -> None:
+    """Have up to `most` bytes of `weights` brought to the cache aside, where a captured step may branch.
+
+    Every so many blocks of all of them, so that programs which find theirs there run beside others that wait
+    for memory. It changes no bit of anything.
+    """
+    if not branches(like):
+        return
+    from intarsia.kernels.prefetch import triton_prefetch as kernels
+
+    codes = [one for one in map(_codes, weights) if one.is_contiguous()]
+    with aside(like), on_device_of(like):
+        for one in codes:
+            blocks = one.nbytes // _BLOCK
+            wanted = min(blocks, most // (_BLOCK * len(codes)))
+            if wanted:
+                kernels.request_blocks[(wanted,)](
+                    one.view(torch.uint8), blocks, wanted, BLOCK=_BLOCK, EACH=_EACH, num_warps=_WARPS
+                )
+
+
+def _codes(weight: Weight) -> torch.Tensor:
+    """The numbers of a matrix, without its scales."""
+    return weight["weight"] if isinstance(weight, Stored) else weight
