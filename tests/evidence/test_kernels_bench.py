@@ -8,11 +8,12 @@ import torch
 
 from intarsia.core import receipt as receipts
 from intarsia.core.errors import UsageError
-from intarsia.evidence.errors import NumbersError
+from intarsia.evidence.errors import NumbersError, TimeUpError
 from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
+from intarsia.evidence.kernels import run as kernels_run
 from intarsia.evidence.kernels.aims import AIMS, reached
 from intarsia.evidence.kernels.bench import NOT_ASKED, Bench
-from intarsia.evidence.kernels.run import GEOMETRY, MEASURES, KernelsRun, measure_kernels, run_parts
+from intarsia.evidence.kernels.run import GEOMETRY, MEASURES, KernelsRun, limited, measure_kernels, run_parts
 from intarsia.evidence.kernels.settings import OPERATIONS, KernelsSettings
 from intarsia.evidence.kernels.table import Rates, Row, Table
 from intarsia.evidence.kernels.timing import L2_BYTES, Timing, in_turn
@@ -229,6 +230,21 @@ def test_an_operation_that_fails_does_not_lose_the_others(monkeypatch):
     assert cases(bench) == {("a site", 2)}
 
 
+def test_when_time_is_up_what_was_timed_is_kept(monkeypatch):
+    bench = small_bench((2,))
+    moments = iter([0.0, 1.0, 9.0, 10.5, 11.0, 12.0, 13.0])
+    monkeypatch.setattr(kernels_run.time, "monotonic", lambda: next(moments))
+    bench.clock = limited(bench.clock, 10.0)
+    assert run_parts(bench, ("small", "hyper")) == {}
+    assert len(bench.table.rows) == 2
+    assert set(bench.skipped) == {"the rest of small", "the rest of hyper"}
+    assert limited(len, None) is len
+    peers = small_bench(peers=True)
+    peers.clock = limited(peers.clock, 0)
+    with pytest.raises(TimeUpError):
+        peers.peer("late", lambda: [lambda: None])
+
+
 def planted(**changes) -> KernelsRun:
     rows = (
         Row("linear", "KDA o MXFP8", 8, 11.0, 8.2, {linear.CUBLAS: 23.0}),
@@ -295,7 +311,15 @@ def test_a_receipt_keeps_rows_aims_and_what_was_not_timed(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"only": ()}, {"only": ("speed",)}, {"rows": (0,)}, {"rows": (1 << 20,)}, {"pause": -1}, {"budget": 61}],
+    [
+        {"only": ()},
+        {"only": ("speed",)},
+        {"rows": (0,)},
+        {"rows": (1 << 20,)},
+        {"pause": -1},
+        {"budget": 61},
+        {"limit": -1},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(UsageError):

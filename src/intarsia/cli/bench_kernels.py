@@ -57,9 +57,10 @@ class BenchKernels(KernelsSettings):
 
 def tell(row: "Row") -> None:
     """A row as soon as it is known, so that a run which is stopped has said something."""
-    beside = _beside(row)
+    beside, spread = _beside(row), _spread(row)
+    spread = f" ({spread})" if spread else ""
     note(
-        f"{row.operation}: {row.case}, {row.rows:,} rows: {row.us:.1f} us, floor {row.floor_us:.1f}"
+        f"{row.operation}: {row.case}, {row.rows:,} rows: {row.us:.1f} us{spread}, floor {row.floor_us:.1f}"
         + (f", {beside}" if beside else "")
     )
 

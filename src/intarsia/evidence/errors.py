@@ -37,3 +37,7 @@ class OverlapError(IntarsiaError):
 
 class ReportError(IntarsiaError):
     """A folder without receipts, or a page that is not what its receipts say."""
+
+
+class TimeUpError(IntarsiaError):
+    """A run that was given so many seconds, and is to begin nothing more."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from intarsia.evidence.errors import NumbersError
+from intarsia.evidence.errors import NumbersError, TimeUpError
 from intarsia.evidence.kernels.table import Table
 from intarsia.evidence.kernels.timing import Call, Clock, Timing
 from intarsia.families.glm5_next.config import Glm5NextConfig
@@ -85,6 +85,8 @@ class Bench:
             return {}
         try:
             return {name: self.us(ready())}
+        except TimeUpError:
+            raise
         except Exception as error:
             self.skipped.setdefault(name, f"{type(error).__name__}: {error}".partition("\n")[0])
             return {}

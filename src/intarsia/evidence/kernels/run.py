@@ -2,7 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from intarsia.core.errors import UsageError
+from intarsia.evidence.errors import TimeUpError
 from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
 from intarsia.evidence.kernels.aims import reached
 from intarsia.evidence.kernels.bench import Bench
 from intarsia.evidence.kernels.settings import KernelsSettings, Operation
 from intarsia.evidence.kernels.table import Rates, Row, Table
-from intarsia.evidence.kernels.timing import eager_microseconds, microseconds
+from intarsia.evidence.kernels.timing import Call, Clock, Timing, eager_microseconds, microseconds
 from intarsia.evidence.machine import clocks, cuda_device, machine
 from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.steps import floors
@@ -82,6 +83,20 @@ class KernelsRun:
         }
 
 
+def limited(clock: Clock, limit: float | None) -> Clock:
+    """A clock that raises TimeUpError once so many seconds have passed since now."""
+    if limit is None:
+        return clock
+    finish = time.monotonic() + limit
+
+    def timed(calls: Sequence[Call]) -> Timing:
+        if time.monotonic() >= finish:
+            raise TimeUpError("limit", found=f"{limit:g} seconds, which have passed")
+        return clock(calls)
+
+    return timed
+
+
 def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> KernelsRun:
     """Time the operations that were asked for; `told` gets each row at once. Raises UsageError without a GPU
     that runs Triton kernels.
@@ -93,15 +108,18 @@ def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> K
     with torch.cuda.device(device):
         use(settings.tuning, device)
         before = clocks(device)
+        pace = {"pause": settings.pause, "budget": settings.budget}
         bench = Bench(
             Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY)),
             device,
-            partial(microseconds, pause=settings.pause, budget=settings.budget),
+            limited(partial(microseconds, **pace), settings.limit),
             Table(_rates(device, settings.pause), told),
             settings.rows,
             settings.peers,
             settings.variants,
-            partial(eager_microseconds, pause=settings.pause, budget=settings.budget),
+            limited(
+                partial(eager_microseconds, pause=settings.pause, budget=settings.budget), settings.limit
+            ),
         )
         failed = run_parts(bench, settings.only)
         return KernelsRun(
@@ -125,6 +143,8 @@ def run_parts(bench: Bench, only: tuple[Operation, ...]) -> dict[str, str]:
     for name in only:
         try:
             MEASURES[name](bench)
+        except TimeUpError as error:
+            bench.skipped[f"the rest of {name}"] = error.found
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
         if bench.device.type == "cuda":

@@ -33,7 +33,12 @@ class KernelsSettings:
     budget: float = 0.1
     """Seconds for which a figure's calls are repeated; the median counts."""
 
+    limit: float | None = None
+    """Seconds after which no further figure is begun; what was timed until then is kept."""
+
     def __post_init__(self) -> None:
+        if self.limit is not None:
+            check_number("limit", self.limit, 0, 86400)
         if not self.only:
             raise UsageError("only", found="none", expected=f"some of {', '.join(OPERATIONS)}")
         for name in self.only:

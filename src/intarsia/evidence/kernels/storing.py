@@ -67,7 +67,8 @@ def _scatter(bench: Bench, parts: int, part_bytes: int) -> None:
     place, count = numbers * part_bytes, torch.full_like(numbers, part_bytes)
     address = out.data_ptr() + (numbers * 797 % parts) * 2 * part_bytes + numbers % 2
     rows, _ = table(*(values.numpy() for values in (place, address, count)))
-    room = torch.empty(rows.shape, dtype=torch.int64, pin_memory=bench.device.type == "cuda")
+    on_gpu = bench.device.type == "cuda"
+    room = torch.empty(rows.shape, dtype=torch.int64, pin_memory=True) if on_gpu else None
     taken = (bench.eager or bench.clock)([partial(scatter, buffer, rows, room)])
     if not torch.equal(out[address[1] - out.data_ptr() :][:part_bytes], buffer[part_bytes : 2 * part_bytes]):
         raise ValueError("scatter: other bytes than those of the buffer")
