@@ -79,7 +79,7 @@ def test_a_prompt_longer_than_a_piece(model, tokens, logits, plain, monkeypatch)
     """Run in pieces of the grid, also what the MTP layer sees of it: drafts are the same to the last bit."""
     drafts = []
     for rows in (1024, 64):
-        monkeypatch.setattr("intarsia.engine.runner.PROMPT_ROWS", rows)
+        monkeypatch.setattr("intarsia.engine.runner.CPU_PROMPT_ROWS", rows)
         runner, seen = new(model), []
         assert torch.equal(runner.start(tokens[:150]), logits[149])
         runner.draft(tokens[150], 4, lambda row, _, seen=seen: seen.append(row) or lowest(row, _))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from xxhash import xxh64_intdigest
 
-from intarsia.core.config import SamplingSettings
+from intarsia.core.config import CPU_PROMPT_ROWS, GPU_PROMPT_ROWS, SamplingSettings
 from intarsia.core.rows import pad_rows
 from intarsia.engine.errors import StepOrderError, WindowError
 from intarsia.engine.graphs.capture import Captures, Recorder
@@ -16,7 +16,7 @@ from intarsia.engine.graphs.mtp_step import MtpOutput, MtpSteps
 from intarsia.engine.pages import PagePool
 from intarsia.engine.sampling.shards import Shards, draw_shards
 from intarsia.kernels.rows import Piece, Rows
-from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
+from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, StateSettings
 
 Pick = Callable[[Tensor, int], int]
@@ -104,8 +104,9 @@ class ModelRunner:
         """Run rows `begin` to `end` of a prompt, `begin` on the grid; the final-normed hidden of the last."""
         self._pool.ensure(STREAM, end)
         hidden = torch.empty(0)
-        for first in range(begin, end, PROMPT_ROWS):
-            piece = list(tokens[first : min(end, first + PROMPT_ROWS)])
+        rows = CPU_PROMPT_ROWS if self.model.device.type == "cpu" else GPU_PROMPT_ROWS
+        for first in range(begin, end, rows):
+            piece = list(tokens[first : min(end, first + rows)])
             hidden = self._run(piece, first, recurrent=False)[: len(piece)]
             self.state.commit(STREAM, 1)
             if self.can_draft:

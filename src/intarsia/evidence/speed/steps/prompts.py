@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from intarsia.core.config import GPU_PROMPT_ROWS
 from intarsia.evidence.machine import synchronize
 from intarsia.evidence.speed.steps.breakdown import Share, marked_operations, shares, timeline
 from intarsia.evidence.speed.steps.floors import prompt_flops
 from intarsia.kernels.rows import Piece
-from intarsia.models.glm5_next.model import PROMPT_ROWS, Glm5NextModel
+from intarsia.models.glm5_next.model import Glm5NextModel
 from intarsia.models.glm5_next.state import DEFAULT_PAGE, State, StateSettings
 
 MULTIPLIER = 7919  # prime, so that tokens follow each other in no order
@@ -42,7 +43,7 @@ def time_prompt(
     tokens: int,
     *,
     matrix_rate: float,
-    piece: int = PROMPT_ROWS,
+    piece: int = GPU_PROMPT_ROWS,
     repeats: int = 2,
     broken_down: bool = True,
 ) -> PromptResult:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from intarsia.core.config import DataType, check_integer
+from intarsia.core.config import GPU_PROMPT_ROWS, DataType, check_integer
 from intarsia.core.errors import UsageError
 
 
@@ -59,7 +59,7 @@ class PrefillSettings(StepsSettings):
 
     prompts: tuple[int, ...] = (8192, 32768)
     """Prompt lengths in tokens."""
-    piece: int = 1024
+    piece: int = GPU_PROMPT_ROWS
     """Rows of a prompt that run at once."""
 
     def __post_init__(self) -> None:
