@@ -108,11 +108,11 @@ def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> K
     with torch.cuda.device(device):
         use(settings.tuning, device)
         before = clocks(device)
-        pace = {"pause": settings.pause, "budget": settings.budget}
+        pause, budget = settings.pause, settings.budget
         bench = Bench(
             Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY)),
             device,
-            limited(partial(microseconds, **pace), settings.limit),
+            limited(partial(microseconds, pause=pause, budget=budget), settings.limit),
             Table(_rates(device, settings.pause), told),
             settings.rows,
             settings.peers,
