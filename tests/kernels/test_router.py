@@ -27,9 +27,10 @@ def test_choice_and_weights(experts, top, scaling):
     routing = route(padded(x, 0.0), weight, bias, step((0, 0, 30)), top=top, scaling=scaling)
     expected, weights = naive_route(x, weight, bias, top, scaling)
     assert routing.experts[:30].tolist() == expected
-    # A logistic function, a sum, a quotient and a product in F32; libraries round the first differently.
+    # A logistic function, a sum, a quotient and a product in F32; libraries round the first differently, and
+    # of a score of -17 it is as far off, in parts of itself, as the score's own rounding: 1e-6.
     torch.testing.assert_close(
-        routing.weights[:30].double(), torch.tensor(weights, dtype=torch.float64), rtol=1e-6, atol=0
+        routing.weights[:30].double(), torch.tensor(weights, dtype=torch.float64), rtol=4e-6, atol=0
     )
     assert routing.experts.dtype == torch.int32
     assert routing.weights.dtype == torch.float32

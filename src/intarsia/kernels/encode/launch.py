@@ -14,6 +14,7 @@ from intarsia.kernels.device import interpreting, on_device_of
 _GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16, "FP8_PB_WO": 1}
 FORMATS = tuple(_GROUP)
 _ELEMENTS, _WARPS = 4096, 4  # of a program that encodes
+_NVFP4_GROUPS, _NVFP4_WARPS = 128, 4  # one group a thread
 _AMAX_ELEMENTS, _AMAX_WARPS = 16384, 8  # of one that looks for the largest magnitude
 _BLOCK_WARPS = 8
 
@@ -115,21 +116,19 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor)
             whole, largest, size, SIZE=_AMAX_ELEMENTS, OVERLAP=overlap, num_warps=_AMAX_WARPS
         )
     scale_2 = torch.empty(shape, dtype=torch.float32, device=device)
-    groups = scales.numel()
-    each = _ELEMENTS // 16
-    kernels.encode_nvfp4[(-(-groups // each),)](
+    groups = scales.numel() // largest.numel()
+    each = _NVFP4_GROUPS
+    kernels.encode_nvfp4[(-(-groups // each), largest.numel())](
         whole,
         largest,
-        packed,
+        packed.view(torch.int32),
         scales.view(torch.uint8),
         scale_2,
         fault.view(torch.uint8),
         groups,
-        groups // largest.numel(),
         GROUPS=each,
-        ONE_RUN=largest.numel() == 1 or groups // largest.numel() % each == 0,
         OVERLAP=overlap,
-        num_warps=_WARPS,
+        num_warps=_NVFP4_WARPS,
         **({"launch_pdl": True} if overlap else {}),
     )
     tensors = {"weight": packed, "weight_scale": scales, "weight_scale_2": scale_2}

@@ -55,11 +55,9 @@ def _quotient(values, divisor, reciprocal):
 def _e2m1(values):
     """The E2M1 codes (int32) of float32 values, nearest, ties to even; the sign is set only below zero."""
     magnitude = tl.minimum(tl.abs(values), 6.0)
-    bits = _bits(magnitude)
-    # From 1 on a mantissa bit stays; below, the code is the number of halves.
-    normal = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252
-    halves = _bits(magnitude + 4194304.0) - 0x4A800000
-    return tl.where(magnitude < 1.0, halves, normal) | ((values < 0.0).to(tl.int32) << 3)
+    # A number so large that the sum is rounded to steps of 1/2, 1 or 2; its own last bits make that the code.
+    lift = tl.where(magnitude < 2.0, 4194304.0, tl.where(magnitude < 4.0, 8388610.0, 16777224.0))
+    return (_bits(magnitude + lift) & 7) | tl.where(values < 0.0, 8, 0)
 
 
 @triton.jit
@@ -109,68 +107,62 @@ def encode_nvfp4(
     scale_2,
     fault,
     groups,
-    groups_each,
     GROUPS: tl.constexpr,
-    ONE_RUN: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """16 columns a group under the global scale of its run of `groups_each` groups, amax / 2688.
+    """16 columns a group, their codes two int32 of `packed`, under the global scale of its run of `groups`
+    groups, amax / 2688.
 
-    `fault` is set where a group is not finite or beyond its run's amax. ONE_RUN: no program has groups of
-    two runs. OVERLAP: begun before `largest` is there.
+    `fault` is set where a group is not finite or beyond its run's amax. OVERLAP: begun before `largest` is
+    there.
     """
-    begin = tl.program_id(0) * GROUPS
-    group = begin + tl.arange(0, GROUPS)
+    run = tl.program_id(1)
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     real = group < groups
-    place = group.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    values = tl.load(x + place, mask=real[:, None], other=0.0).to(tl.float32)
-    block_max = tl.max(_magnitude_bits(values), axis=1)
+    group = run.to(tl.int64) * groups + group
+    # Two halves of a group, so that one thread has both and nothing of a group is computed twice.
+    place = group[:, None] * 16 + tl.arange(0, 8)[None, :]
+    first = tl.load(x + place, mask=real[:, None], other=0.0).to(tl.float32)
+    second = tl.load(x + 8 + place, mask=real[:, None], other=0.0).to(tl.float32)
+    block_max = tl.max(tl.maximum(_magnitude_bits(first), _magnitude_bits(second)), axis=1)
     if OVERLAP:
         gdc_wait()
-    if ONE_RUN:
-        run = begin // groups_each
-        amax = tl.load(largest + run)
-        shared = _shared_scale(amax)
-        tl.store(scale_2 + run, shared, mask=begin % groups_each == 0)
-        ordinary = (shared >= 2.0**-91) & (shared <= 2.0**91)
-    else:
-        run = group // groups_each
-        amax = tl.load(largest + run, mask=real, other=0)
-        shared = _shared_scale(amax)
-        tl.store(scale_2 + run, shared, mask=real & (group % groups_each == 0))
-        ordinary = tl.min(((shared >= 2.0**-91) & (shared <= 2.0**91)).to(tl.int32), axis=0) > 0
+    amax = tl.load(largest + run)
+    shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
+    shared = tl.where(shared == 0.0, 1.0, shared)
+    tl.store(scale_2 + run, shared, mask=tl.program_id(0) == 0)
+    ordinary = (shared >= 2.0**-91) & (shared <= 2.0**91)
     wrong = (block_max > amax) | (amax >= _ONE_BEYOND) | (amax < 0)
     tl.store(fault + 0 * group, 1, mask=wrong & real)
-    blocks = block_max.to(tl.float32, bitcast=True)
+    largest_of = block_max.to(tl.float32, bitcast=True)
     # Scales are 2^-9 to 448, so what is divided by stays within 2^-100 and 2^100.
     if ordinary:
-        scale = _quotient(blocks, 6.0 * shared, tl.div_rn(1.0, 6.0 * shared))
+        scale = _quotient(largest_of, 6.0 * shared, tl.div_rn(1.0, 6.0 * shared))
     else:
-        scale = tl.div_rn(blocks, 6.0 * shared + 0.0 * blocks)
+        scale = tl.div_rn(largest_of, 6.0 * shared + 0.0 * largest_of)
     scale = tl.where(scale == 0.0, 1.0, scale)
-    scale = tl.minimum(tl.maximum(scale, 0.001953125), 448.0)
-    byte = _e4m3_magnitude(scale)
+    byte = _e4m3_magnitude(tl.minimum(tl.maximum(scale, 0.001953125), 448.0))
     tl.store(scales + group, byte.to(tl.uint8), mask=real)
     step = _e4m3_value(byte) * shared
+    # A product that underflows to zero decodes to zero whatever the codes are.
+    step = tl.where(step == 0.0, float("inf"), step)
     if ordinary:
-        scaled = _quotient(
-            values, step[:, None], tl.div_rn(tl.full(step.shape, 1.0, tl.float32), step)[:, None]
-        )
+        reciprocal = tl.div_rn(tl.full([GROUPS], 1.0, tl.float32), step)[:, None]
+        first = _quotient(first, step[:, None], reciprocal)
+        second = _quotient(second, step[:, None], reciprocal)
     else:
-        # A product that underflows to zero decodes to zero whatever the codes are.
-        step = tl.where(step == 0.0, float("inf"), step)
-        scaled = tl.div_rn(values, tl.broadcast_to(step[:, None], (GROUPS, 16)))
-    code = _e2m1(scaled)
-    even, odd = tl.split(tl.reshape(code, (GROUPS, 8, 2)))
-    place = group.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    tl.store(packed + place, (even | (odd << 4)).to(tl.uint8), mask=real[:, None])
+        wide = tl.broadcast_to(step[:, None], (GROUPS, 8))
+        first = tl.div_rn(first, wide)
+        second = tl.div_rn(second, wide)
+    words = tl.join(_word(_e2m1(first)), _word(_e2m1(second)))
+    place = group[:, None] * 2 + tl.arange(0, 2)[None, :]
+    tl.store(packed + place, words, mask=real[:, None])
 
 
 @triton.jit
-def _shared_scale(amax):
-    """The global scale of the bits of a largest magnitude."""
-    shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
-    return tl.where(shared == 0.0, 1.0, shared)
+def _word(codes):
+    """Eight codes of four bits each as one int32, the first lowest."""
+    return tl.sum(codes << (4 * tl.arange(0, 8))[None, :], axis=1)
 
 
 @triton.jit

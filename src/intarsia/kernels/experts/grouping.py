@@ -55,7 +55,12 @@ class Groups:
         places = max(16, 1 << (self.pairs - 1).bit_length())
         arguments = (self._chosen, *self.lists, x, self.x, self.pairs)
         self._kernels.group_few[(1 + x.shape[0],)](
-            *arguments, NT=self._each, PLACES=places, num_warps=8, **_columns(x), **options
+            *arguments,
+            NT=self._each,
+            PLACES=places,
+            num_warps=8 if places > 128 else 4,
+            **_columns(x),
+            **options,
         )
 
     def _some(self, x: Tensor, options: dict[str, Any]) -> None:

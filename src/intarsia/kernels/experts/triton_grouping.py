@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-NOBODY = tl.constexpr(1 << 30)
+NOBODY = tl.constexpr(1 << 20)
 """Sorts behind every expert."""
 X_SCALE = tl.constexpr(18446744073709551616.0)
 
@@ -60,7 +60,7 @@ def group_few(
     else:
         place = tl.arange(0, PLACES)
         own = tl.load(experts + place, mask=place < pairs, other=-1)
-        own = tl.where(own < 0, NOBODY, own)
+        own = tl.where(own < 0, NOBODY, own) * PLACES
         tl.store(block_count + place, tl.zeros([PLACES], tl.int32), mask=place < pairs)
         rank = tl.zeros([PLACES], tl.int32)
         count = tl.zeros([PLACES], tl.int32)
@@ -68,11 +68,15 @@ def group_few(
         for at in range(0, PLACES, CHUNK):
             other_place = at + tl.arange(0, CHUNK)
             other = tl.load(experts + other_place, mask=other_place < pairs, other=-1)
-            other = tl.where(other < 0, NOBODY, other)
-            same = other[None, :] == own[:, None]
-            rank += tl.sum((same & (other_place[None, :] < place[:, None])).to(tl.int32), 1)
-            count += tl.sum(same.to(tl.int32), 1)
-            start += tl.sum((other[None, :] < own[:, None]).to(tl.int32), 1)
+            # Sorted by expert, then by place. A thread has a place of its own and goes over the others, so
+            # nothing is added across threads.
+            other = (tl.where(other < 0, NOBODY, other) * PLACES + other_place)[:, None]
+            start += tl.sum((other < own[None, :]).to(tl.int32), 0)
+            rank += tl.sum((other < (own + place)[None, :]).to(tl.int32), 0)
+            count += tl.sum((other < (own + PLACES)[None, :]).to(tl.int32), 0)
+        rank -= start
+        count -= start
+        own = own // PLACES
         real = own < NOBODY
         tl.store(order + start + rank, place, mask=real)
         first = real & (rank % NT == 0)
