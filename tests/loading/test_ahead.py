@@ -8,7 +8,7 @@ import torch
 from intarsia.checkpoint import Reader
 from intarsia.checkpoint.errors import ReadError
 from intarsia.core.progress import SILENT
-from intarsia.loading import ahead
+from intarsia.loading import ring
 from intarsia.loading.ahead import Ahead
 from intarsia.loading.asks import Ask, Span
 from intarsia.loading.shares import share_of
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(ahead, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(ring, "BLOCK_BYTES", 1024)
 
 
 def loaded(plan, deferring=False):
@@ -75,7 +75,7 @@ def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
     def read_range(self, shard, begin, end, destination):
         original(self, shard, begin, end, destination)
         read.append(end - begin)
-        if len(read) == 3 * ahead.BLOCKS_EACH:
+        if len(read) == 3 * ring.BLOCKS_EACH:
             enough.set()
 
     monkeypatch.setattr(Reader, "read_range", read_range)
@@ -84,7 +84,7 @@ def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
         assert enough.wait(10)
         stream.close()
     lead = entry.begin % 64  # bytes lie in a block as they lie in the file
-    assert sorted(read) == [1024 - lead] + [1024] * (3 * ahead.BLOCKS_EACH - 1)
+    assert sorted(read) == [1024 - lead] + [1024] * (3 * ring.BLOCKS_EACH - 1)
 
 
 def test_a_read_that_fails_is_raised_where_the_bytes_are_asked_for(source, monkeypatch):

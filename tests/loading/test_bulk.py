@@ -1,16 +1,19 @@
 """Pieces placed many at a time: the bytes of placing them one by one, and nothing that does not fit."""
 
 import dataclasses
+import os
+import shutil
 
 import pytest
 import torch
 
 from intarsia.checkpoint import open_checkpoint
+from intarsia.checkpoint.errors import ChangedError
 from intarsia.core.progress import SILENT
 from intarsia.formats import csf
 from intarsia.formats.errors import CsfError
 from intarsia.kernels.csf import launch
-from intarsia.loading import ahead, bulk
+from intarsia.loading import bulk, ring
 from intarsia.loading.errors import LoadError
 from intarsia.loading.export import convert
 from intarsia.loading.shares import share_of
@@ -23,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=[1024, 1 << 14])
 def block(request, monkeypatch):
-    monkeypatch.setattr(ahead, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(ring, "BLOCK_BYTES", request.param)
 
 
 def reference(layout, components, starts, stack, which):
@@ -45,7 +48,7 @@ def reference(layout, components, starts, stack, which):
 def as_on_a_gpu(monkeypatch):
     """Compressed scales are expanded some matrices at a time, as no CPU does."""
     monkeypatch.setattr(bulk, "expands_together", lambda *case: True)
-    monkeypatch.setattr(bulk, "TOGETHER", 5)
+    monkeypatch.setattr(bulk, "EXPERTS", 5)
     monkeypatch.setattr(launch, "launch", reference)
 
 
@@ -63,10 +66,12 @@ def delivered(plan):
 def test_in_bulk_every_weight_is_what_it_is_one_by_one(converted, rank):
     ranks = {} if rank is None else {"rank": rank, "ranks": 2}
     plan = share_of(prepared(converted), *ranks.values()) if ranks else prepared(converted)
-    straight = [arranged for arranged in plan.weights if bulk.bulks(arranged, CPU) is not None]
-    assert len(straight) > len(plan.weights) / 2
+    found = list(bulk.groups(plan.weights, CPU))
+    straight = sum(len(group.weights) for group in found if group.bulks is not None)
+    assert straight > len(plan.weights) / 2
     if rank is None:
-        assert len(straight) == len(plan.weights)
+        assert straight == len(plan.weights)
+    assert [one for group in found for one in group.weights] == list(plan.weights)
     weights, left = delivered(plan)
     assert left == 0
     assert_same(weights, load_weights(converted, **ranks))
@@ -95,40 +100,57 @@ def test_compressed_scales_that_break_a_rule_are_named(source, tmp_path, codec):
         delivered(prepared(open_checkpoint(checkpoint.path)))
 
 
-def first_stack(plan):
+def experts(plan):
     return next(one for one in plan.weights if one.module.stack == "experts")
 
 
+def targets(arranged, change):
+    """Where the pieces of a weight go, the fourth of them changed."""
+    piece = dataclasses.replace(arranged.pieces[3], **change)
+    pieces = (*arranged.pieces[:3], piece, *arranged.pieces[4:])
+    (group,) = bulk.groups([dataclasses.replace(arranged, pieces=pieces)], CPU)
+    tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
+    return [one.targets([{"weight": tensor}], {}) for one in group.bulks]
+
+
 def test_a_tensor_of_another_length_than_its_place_is_refused(source):
-    arranged = first_stack(prepared(source))
+    arranged = experts(prepared(source))
+    assert targets(arranged, {})
     entry = arranged.pieces[3].entries[0]
-    for end in (entry.end - 2, entry.end + 2, entry.begin):
-        piece = dataclasses.replace(arranged.pieces[3], entries=(entry._replace(end=end),))
-        pieces = (*arranged.pieces[:3], piece, *arranged.pieces[4:])
-        (one,) = bulk.bulks(dataclasses.replace(arranged, pieces=pieces), CPU)
-        tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
+    for end in (entry.end - 1, entry.end - 2, entry.end + 2, entry.begin):
         with pytest.raises(LoadError, match="piece-size") as refusal:
-            one.targets({"weight": tensor}, None)
+            targets(arranged, {"entries": (entry._replace(end=end),)})
         assert entry.name in str(refusal.value)
 
 
-def test_two_tensors_in_one_place_are_refused(source):
-    arranged = first_stack(prepared(source))
-    piece = dataclasses.replace(arranged.pieces[3], expert=0, part=0)
-    (one,) = bulk.bulks(
-        dataclasses.replace(arranged, pieces=(*arranged.pieces[:3], piece, *arranged.pieces[4:])), CPU
-    )
-    tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
-    with pytest.raises(LoadError, match="piece-place"):
-        one.targets({"weight": tensor}, None)
+@pytest.mark.parametrize("expert", [0, -1, 1 << 20])
+def test_a_place_of_another_tensor_or_outside_is_refused(source, expert):
+    arranged = experts(prepared(source))
+    with pytest.raises(LoadError, match="piece-place") as refusal:
+        targets(arranged, {"expert": expert, "part": 0})
+    where = {arranged.pieces[at].entries[0].name for at in (0, 3)}
+    assert any(name in str(refusal.value) for name in where)
 
 
-def test_a_place_outside_the_stack_is_refused(source):
-    arranged = first_stack(prepared(source))
-    piece = dataclasses.replace(arranged.pieces[3], expert=len(arranged.module.sources))
-    (one,) = bulk.bulks(
-        dataclasses.replace(arranged, pieces=(*arranged.pieces[:3], piece, *arranged.pieces[4:])), CPU
-    )
-    tensor = torch.empty(arranged.slots["weight"].shape, dtype=torch.bfloat16)
-    with pytest.raises(LoadError, match="piece-place"):
-        one.targets({"weight": tensor}, None)
+def test_a_file_that_ends_early_or_changes_is_refused(source, tmp_path):
+    folder = tmp_path / "short"
+    shutil.copytree(source.path, folder)
+    checkpoint = open_checkpoint(folder)
+    plan = prepared(checkpoint)
+    last = max(checkpoint.tensors.values(), key=lambda entry: entry.end)
+    os.truncate(folder / last.shard, last.end - 1)
+    with pytest.raises(ChangedError):
+        delivered(plan)
+
+
+def test_weights_that_are_asked_for_apart_do_not_wait_in_memory(source):
+    plan = prepared(source)
+    with source.reader() as reader, SILENT.phase("", 0) as phase, Staging(reader, CPU) as staging:
+        loader = Loader(plan, staging, phase, apart=True)
+        staging.read_ahead(loader.asks(), threads=1)
+        for one in plan.weights:
+            loader.load(one)
+            assert not loader._ready
+    together = list(bulk.groups(plan.weights, CPU))
+    assert len(together) < len(plan.weights)
+    assert any(len({one.module.stack for one in group.weights}) > 1 for group in together)

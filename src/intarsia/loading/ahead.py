@@ -3,74 +3,20 @@
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
+from threading import Thread
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
-from intarsia.checkpoint.reader import LINE
-from intarsia.kernels.scatter import CHUNK, scatter, scatters, table
+from intarsia.kernels.scatter import scatter, scatters, table
+from intarsia.loading import ring
 from intarsia.loading.asks import Ask
 from intarsia.loading.blocks import Cut, Integers, cut
-
-BUFFER_BYTES = 16 << 20
-"""A buffer of the ring: a block of bytes, and behind it the table of where those go."""
-ROOM_ROWS = 2 * BUFFER_BYTES // CHUNK + 4096
-BLOCK_BYTES = (BUFFER_BYTES - 24 * ROOM_ROWS) // LINE * LINE - LINE
-BLOCKS_EACH = 2
-"""Buffers a reader: one it fills, one that is on its way to the device."""
-
-
-def ring_bytes(readers: int) -> int:
-    """Memory of the ring of so many readers."""
-    return readers * BLOCKS_EACH * BUFFER_BYTES
-
-
-class Times:
-    """Seconds: of the threads in reads and in waits for a free buffer, of the caller in waits for bytes, in
-    deciding what goes where, and in sending it on its way."""
-
-    def __init__(self) -> None:
-        self.reading = self.no_buffer = 0.0
-        self.no_bytes = self.planning = self.sending = 0.0
-
-
-class _Read(NamedTuple):
-    """Bytes `begin` to `end` of a shard's file, to a place in a buffer."""
-
-    shard: str
-    begin: int
-    end: int
-    place: int
-
-
-class _Block(NamedTuple):
-    """A block that is being read: its number, its buffer, and the reading."""
-
-    number: int
-    buffer: int
-    done: Future[None]
-
-
-class _Buffer:
-    """Memory for one block and for the table of where it goes. Made where it is first used, by a reader."""
-
-    def __init__(self, pinned: bool) -> None:
-        whole = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
-        first = -whole.data_ptr() % LINE
-        self.block = whole[first : first + BLOCK_BYTES]
-        self.view = self.block.numpy().data
-        behind = BUFFER_BYTES - 24 * ROOM_ROWS
-        self.room = whole[behind:].view(torch.int64).view(-1, 3)
-
-
-def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a GPU the current one of this thread: threads begin with the first."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+from intarsia.loading.ring import Block, Buffer, Read, Times, on_device
 
 
 class Ahead:
@@ -86,20 +32,17 @@ class Ahead:
     def __init__(self, readers: Sequence[Reader], device: torch.device, asks: Iterable[Ask]) -> None:
         self.times = Times()
         self._device = device
-        self._readers: queue.SimpleQueue[Reader] = queue.SimpleQueue()
-        for reader in readers:
-            self._readers.put(reader)
         self._pinned = device.type == "cuda"
         if str(device) == "cuda":
             self._device = torch.device("cuda", torch.cuda.current_device())
-        count = BLOCKS_EACH * len(readers)
-        self._buffers: list[_Buffer | None] = [None] * count
+        count = ring.BLOCKS_EACH * len(readers)
+        self._buffers: list[Buffer | None] = [None] * count
         self._copied: list[Any] = []
         if self._pinned:
             self._copied = [torch.cuda.Event() for _ in range(count)]  # type: ignore[no-untyped-call]
         self._carrier: torch.Tensor | None = None
         if self._pinned and scatters(device):
-            self._carrier = torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=device)
+            self._carrier = torch.empty(ring.BLOCK_BYTES, dtype=torch.uint8, device=device)
         self._asks = iter(asks)
         self._planned: deque[tuple[Ask, Cut, Integers]] = deque()
         self._shards: dict[str, int] = {}
@@ -107,18 +50,25 @@ class Ahead:
         # Of the ask that is being taken one by one: spans and pieces that are left, and where in both.
         self._at = self._position = self._used = 0
         self._pieces: deque[tuple[int, int, int]] | None = None
-        self._block: _Block | None = None
+        self._block: Block | None = None
         self._parts: list[tuple[int, int, int]] = []
         self._rows = 0
-        self._coming: deque[_Block] = deque()
-        self._pool = ThreadPoolExecutor(len(readers), thread_name_prefix="intarsia-read-ahead")
+        self._coming: deque[Block] = deque()
+        # Queues of C instead of an executor: its locks pass the interpreter on several times a block.
+        self._wanted: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+        self._threads = [
+            Thread(target=self._serve, args=(reader,), name=f"intarsia-read-ahead-{index}", daemon=True)
+            for index, reader in enumerate(readers)
+        ]
         for buffer in range(count):
             self._submit(buffer)
+        for thread in self._threads:
+            thread.start()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the ring."""
-        return len(self._buffers) * BUFFER_BYTES
+        return len(self._buffers) * ring.BUFFER_BYTES
 
     def left(self) -> int:
         """Bytes that were asked for and not taken. Nothing more is read after it: for the end of a load."""
@@ -199,7 +149,13 @@ class Ahead:
 
     def close(self) -> None:
         """Ends the threads and waits for copies that are under way."""
-        self._pool.shutdown(cancel_futures=True)
+        with suppress(queue.Empty):
+            while True:
+                self._wanted.get_nowait()
+        for _ in self._threads:
+            self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
         if self._copied:
             torch.cuda.synchronize(self._device)
         self._buffers.clear()
@@ -218,9 +174,9 @@ class Ahead:
         if self._carrier is None:
             scatter(buffer.block, rows)
         else:
-            for first in range(0, len(rows), ROOM_ROWS):
-                some = rows[first : first + ROOM_ROWS]
-                if self._rows + len(some) > ROOM_ROWS:
+            for first in range(0, len(rows), ring.ROOM_ROWS):
+                some = rows[first : first + ring.ROOM_ROWS]
+                if self._rows + len(some) > ring.ROOM_ROWS:
                     torch.cuda.current_stream(self._device).synchronize()
                     self._rows = 0
                 scatter(self._carrier, some, buffer.room[self._rows :])
@@ -228,7 +184,7 @@ class Ahead:
                 self._rows += len(some) + len(some) % 2
         self.times.sending += perf_counter() - begin
 
-    def _held(self) -> _Buffer:
+    def _held(self) -> Buffer:
         buffer = self._buffers[self._block.buffer] if self._block is not None else None
         if buffer is None:
             raise RuntimeError("bytes of a block that was not read")
@@ -240,7 +196,7 @@ class Ahead:
             self._release()
             begin = perf_counter()
             # A block that could not be read stays the next one, and so its problem the answer.
-            self._coming[0].done.result()
+            self._coming[0].wait()
             ready = perf_counter()
             self._block = self._coming.popleft()
             self._rows = 0
@@ -260,39 +216,47 @@ class Ahead:
 
     def _submit(self, buffer: int) -> None:
         begin = perf_counter()
-        block = next(self._blocks, None)
+        made = next(self._blocks, None)
         self.times.planning += perf_counter() - begin
-        if block is not None:
-            number, reads = block
-            self._coming.append(_Block(number, buffer, self._pool.submit(self._read, reads, buffer)))
+        if made is not None:
+            number, reads = made
+            block = Block(number, buffer, reads)
+            self._coming.append(block)
+            self._wanted.put(block)
 
-    def _read(self, reads: Sequence[_Read], number: int) -> None:
+    def _serve(self, reader: Reader) -> None:
+        """Reads blocks until there are no more: what one thread does."""
+        while (block := self._wanted.get()) is not None:
+            problem: BaseException | None = None
+            try:
+                self._read(block, reader)
+            except BaseException as error:  # handed on to who waits for the block
+                problem = error
+            block.done.put(problem)
+
+    def _read(self, block: Block, reader: Reader) -> None:
         begin = perf_counter()
-        buffer = self._buffers[number]
+        buffer = self._buffers[block.buffer]
         if buffer is None:
             with on_device(self._device):
-                buffer = self._buffers[number] = _Buffer(self._pinned)
+                buffer = self._buffers[block.buffer] = Buffer(self._pinned)
         elif self._copied:
-            self._copied[number].synchronize()
+            self._copied[block.buffer].synchronize()
         ready = perf_counter()
-        reader = self._readers.get()
-        try:
-            for shard, first, last, place in reads:
-                reader.read_range(shard, first, last, buffer.view[place : place + last - first])
-        finally:
-            self._readers.put(reader)
+        for shard, first, last, place in block.reads:
+            reader.read_range(shard, first, last, buffer.view[place : place + last - first])
         self.times.no_buffer += ready - begin
         self.times.reading += perf_counter() - ready
 
-    def _plan(self) -> Iterator[tuple[int, list[_Read]]]:
+    def _plan(self) -> Iterator[tuple[int, list[Read]]]:
         """What each block takes, in order; an ask is planned when its first block is wanted."""
         stop, number = 0, 0
-        reads: list[_Read] = []
+        reads: list[Read] = []
         for ask in self._asks:
             ranges, order = ask.ranges(self._shards)
             if not len(order):
                 continue
-            made = cut(ranges, BLOCK_BYTES, stop)
+            made = cut(ranges, ring.BLOCK_BYTES, stop)
             stop = made.stop
             self._planned.append((ask, made, order))
             names = list(self._shards)
@@ -310,6 +274,6 @@ class Ahead:
                     yield number, reads
                     reads = []
                 number = block
-                reads.append(_Read(names[shard], begin, begin + count, place))
+                reads.append(Read(names[shard], begin, begin + count, place))
         if reads:
             yield number, reads

@@ -1,11 +1,14 @@
-"""The pieces of a weight as arrays, so that thousands of small tensors are placed by one step of arithmetic.
+"""The pieces of weights as arrays, so that thousands of small tensors are placed by one step of arithmetic.
 
 Only where every piece is one range of bytes in its file and in its place: whole tensors and shares of rows.
-What is cut by columns goes piece by piece.
+What is cut by columns goes piece by piece. Weights that follow each other are brought together, an expert's
+gate, up and down above all: in a file they are neighbours, and are read with one call.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,58 +23,87 @@ from intarsia.loading.blocks import Integers
 from intarsia.loading.errors import LoadError
 from intarsia.loading.layout import Arranged, Piece, Region
 
-TOGETHER = 64
-"""Matrices whose scales are expanded in one launch; of GLM's experts, 17 MB of components are held for it."""
+EXPERTS = 32
+"""Experts of a layer that are brought together; of GLM's, 25 MB of compressed scales are held meanwhile."""
+GROUP_BYTES = 1 << 30
+"""Weights are gathered until they are so large."""
+
+Tensors = Sequence[Mapping[str, torch.Tensor]]
+
+
+Entries = Sequence[TensorEntry]
+
+
+class Own(NamedTuple):
+    """A piece, which of a group's weights it is of, and its entries in the codec's order."""
+
+    weight: int
+    piece: Piece
+    entries: Entries
+
+
+@dataclass
+class _Scales:
+    """Compressed scales of one weight: where the components of each begin, whose they are, and how many
+    exceptions each has.
+    """
+
+    codec: str
+    suffix: str
+    rows: list[int] = field(default_factory=list)
+    which: list[int] = field(default_factory=list)
+    exceptions: list[int] = field(default_factory=list)
 
 
 class Bulk:
-    """Some pieces of one weight, brought by one ask; of compressed pieces every component is a span."""
+    """Some pieces of some weights, brought by one ask; of compressed pieces every component is a span."""
 
-    def __init__(self, arranged: Arranged, pieces: Sequence[Piece]) -> None:
-        self._of_all = len(arranged.module.sources)
-        self.codec: str | None = None
-        self.which: list[int] = []
-        self.exceptions: list[int] = []
-        self._scales = ""
+    def __init__(self, weights: Sequence[Arranged], pieces: Iterable[Own]) -> None:
+        self._of_all = [len(arranged.module.sources) for arranged in weights]
+        self._scales: dict[int, _Scales] = {}
         entries: list[TensorEntry] = []
         begins: list[int] = []
         lengths: list[int] = []
-        places: dict[str, tuple[list[int], list[int]]] = {}
-        parts, regions = arranged.module.parts, arranged.regions
-        for piece in pieces:
-            source = piece.expert * parts + piece.part
+        places: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        for weight, piece, held in pieces:
+            arranged = weights[weight]
+            source = piece.expert * arranged.module.parts + piece.part
             if piece.codec is None:
-                region = regions[piece.suffix] if regions is not None else None
-                entry, begin, end = span_of(piece.entries[0], region)
-                _put(places, piece.suffix, len(entries), source)
+                region = arranged.regions[piece.suffix] if arranged.regions is not None else None
+                entry, begin, end = span_of(held[0], region)
+                rows, sources = places.setdefault((weight, piece.suffix), ([], []))
+                rows.append(len(entries))
+                sources.append(source)
                 entries.append(entry)
                 begins.append(begin)
                 lengths.append(end - begin)
                 continue
-            self.codec, self._scales = piece.codec, piece.suffix
-            names, held = in_order(piece)
-            self.which.append(source)
-            self.exceptions.append(held[-1].shape[0])
-            for name, entry in zip(names, held, strict=True):
-                _put(places, name, len(entries), source)
-                entries.append(entry)
-                begins.append(0)
-                lengths.append(entry.end - entry.begin)
+            scales = self._scales.get(weight)
+            if scales is None:
+                scales = self._scales[weight] = _Scales(piece.codec, piece.suffix)
+            scales.rows.append(len(entries))
+            scales.which.append(source)
+            scales.exceptions.append(held[-1].shape[0])
+            entries += held
+            begins += [0] * len(held)
+            lengths += [entry.end - entry.begin for entry in held]
         self.ask = Ask(entries, begins, lengths, together=True)
-        self.nbytes = sum(entry.end - entry.begin for entry in entries)
-        self._places = {
-            suffix: (np.array(rows), np.array(sources)) for suffix, (rows, sources) in places.items()
-        }
+        self.nbytes = sum([entry.end - entry.begin for entry in entries])
+        self._places = {key: (np.array(rows), np.array(sources)) for key, (rows, sources) in places.items()}
+        for weight, scales in self._scales.items():
+            for index, name in enumerate(csf.components(scales.codec)):
+                self._places[weight, name] = np.array(scales.rows) + index, np.array(scales.which)
 
-    def batch(self, tensors: Mapping[str, torch.Tensor]) -> Batch | None:
-        """Where components of compressed scales go until they are expanded, if there are any."""
-        if self.codec is None:
-            return None
-        scales = tensors[self._scales]
-        stack = scales.view(torch.uint8).view(self._of_all, -1, scales.shape[-1])
-        return Batch(self.codec, stack, self.which, self.exceptions)
+    def batches(self, tensors: Tensors) -> dict[int, Batch]:
+        """Where components of compressed scales go until they are expanded, by weight."""
+        found = {}
+        for weight, scales in self._scales.items():
+            whole = tensors[weight][scales.suffix]
+            stack = whole.view(torch.uint8).view(self._of_all[weight], -1, whole.shape[-1])
+            found[weight] = Batch(scales.codec, stack, scales.which, scales.exceptions)
+        return found
 
-    def targets(self, tensors: Mapping[str, torch.Tensor], batch: Batch | None) -> Integers:
+    def targets(self, tensors: Tensors, batches: Mapping[int, Batch]) -> Integers:
         """The address of every span's place.
 
         Raises LoadError with every tensor that is not as long as its place, or goes where another does.
@@ -79,14 +111,15 @@ class Bulk:
         count = len(self.ask.entries)
         address, room = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         outside = np.zeros(count, dtype=bool)
-        held = batch.places() if batch is not None else {}
-        for suffix, (rows, sources) in self._places.items():
-            outside[rows] = (sources < 0) | (sources >= self._of_all)
-            if suffix in held:
-                address[rows], room[rows] = held[suffix]
+        held = {weight: batch.places() for weight, batch in batches.items()}
+        for (weight, suffix), (rows, sources) in self._places.items():
+            outside[rows] = (sources < 0) | (sources >= self._of_all[weight])
+            place = held[weight].get(suffix) if weight in held else None
+            if place is not None:
+                address[rows], room[rows] = place
                 continue
-            tensor = tensors[suffix]
-            each = tensor.nbytes // self._of_all
+            tensor = tensors[weight][suffix]
+            each = tensor.nbytes // self._of_all[weight]
             address[rows], room[rows] = tensor.data_ptr() + each * sources, each
         self._check(address, room, outside)
         return address
@@ -116,17 +149,50 @@ class Bulk:
         raise LoadError(entries[0].shard, found)
 
 
-def bulks(arranged: Arranged, device: torch.device) -> list[Bulk] | None:
-    """All pieces of a weight, or None where they must go one by one."""
-    if not arranged.pieces or not all(_straight(arranged, piece, device) for piece in arranged.pieces):
-        return None
-    found, begin, matrices = [], 0, 0
-    for index, piece in enumerate(arranged.pieces, 1):
-        matrices += piece.codec is not None
-        if index == len(arranged.pieces) or (piece.codec is not None and not matrices % TOGETHER):
-            found.append(Bulk(arranged, arranged.pieces[begin:index]))
-            begin = index
-    return found
+class Group(NamedTuple):
+    """Weights that are loaded together, and what brings their pieces; None: they must go one by one."""
+
+    weights: tuple[Arranged, ...]
+    bulks: list[Bulk] | None
+
+
+def groups(weights: Iterable[Arranged], device: torch.device, *, apart: bool = False) -> Iterator[Group]:
+    """Weights in their order. What is encoded, and what goes one by one, is a group by itself; `apart`: every
+    weight is.
+    """
+    some: list[tuple[Arranged, list[Entries]]] = []
+    for arranged in weights:
+        straight = _straight(arranged, device)
+        alone = straight is None or bool(arranged.conversions)
+        if some and (alone or apart or not _goes_with([one for one, _ in some], arranged)):
+            yield _group(some)
+            some = []
+        if straight is None:
+            yield Group((arranged,), None)
+        elif alone:
+            yield _group([(arranged, straight)])
+        else:
+            some.append((arranged, straight))
+    if some:
+        yield _group(some)
+
+
+def _goes_with(some: Sequence[Arranged], arranged: Arranged) -> bool:
+    last = some[-1].module
+    if last.stack == "experts" == arranged.module.stack:
+        return last.name.rpartition(".")[0] == arranged.module.name.rpartition(".")[0]
+    return sum(one.nbytes for one in some) < GROUP_BYTES
+
+
+def _group(some: Sequence[tuple[Arranged, list[Entries]]]) -> Group:
+    chunks: dict[int, list[Own]] = {}
+    for weight, (arranged, straight) in enumerate(some):
+        stacked = arranged.module.stack == "experts"
+        for piece, entries in zip(arranged.pieces, straight, strict=True):
+            chunk = piece.expert // EXPERTS if stacked else 0
+            chunks.setdefault(chunk, []).append(Own(weight, piece, entries))
+    weights = tuple(arranged for arranged, _ in some)
+    return Group(weights, [Bulk(weights, chunks[chunk]) for chunk in sorted(chunks)])
 
 
 def span_of(entry: TensorEntry, region: Region | None) -> Span:
@@ -137,48 +203,43 @@ def span_of(entry: TensorEntry, region: Region | None) -> Span:
     return Span(entry, region.starts[0] * row, (region.starts[0] + region.counts[0]) * row)
 
 
-def _region(arranged: Arranged, piece: Piece) -> Region | None:
-    if arranged.regions is None or piece.codec is not None:
-        return None
-    return arranged.regions[piece.suffix]
+def _straight(arranged: Arranged, device: torch.device) -> list[Entries] | None:
+    """The entries of all pieces if each of those is one range of bytes where it lies and where it goes.
 
-
-def _straight(arranged: Arranged, piece: Piece, device: torch.device) -> bool:
-    """Whether a piece is one range of bytes where it lies and where it goes."""
-    if piece.codec is None:
-        region = _region(arranged, piece)
-        return region is None or region.counts[1:] == region.whole[1:]
-    if arranged.regions is not None:
-        return False
-    return _together(piece, arranged, device)
-
-
-def _together(piece: Piece, arranged: Arranged, device: torch.device) -> bool:
-    """Whether a batch takes compressed scales. Components of another shape are refused elsewhere."""
-    codec, slot = piece.codec or "", arranged.slots[piece.suffix]
-    rows, columns = slot.shape[-2] // arranged.module.parts, slot.shape[-1]
-    _, held = in_order(piece)
-    if not held or not expands_together(codec, rows, columns, device):
-        return False
-    return fits(codec, rows, columns, [(entry.dtype, entry.shape) for entry in held])
-
-
-def in_order(piece: Piece) -> tuple[tuple[str, ...], list[TensorEntry]]:
-    """The components of compressed scales in the codec's order, and their entries; none of those where the
-    entries are others.
+    Compressed scales are if a batch takes them; components of another shape are refused elsewhere.
     """
-    codec, entries = piece.codec or "", piece.entries
+    found: list[Entries] = []
+    asked: dict[str, bool] = {}
+    for piece in arranged.pieces:
+        entries: Entries = piece.entries
+        codec, suffix = piece.codec, piece.suffix
+        if codec is None:
+            region = arranged.regions[suffix] if arranged.regions is not None else None
+            fine = region is None or region.counts[1:] == region.whole[1:]
+        else:
+            shape = arranged.slots[suffix].shape
+            rows, columns = shape[-2] // arranged.module.parts, shape[-1]
+            if codec not in asked:
+                asked[codec] = expands_together(codec, rows, columns, device)
+            entries = _in_order(piece.entries, codec)
+            fine = (
+                asked[codec]
+                and arranged.regions is None
+                and fits(codec, rows, columns, [(entry.dtype, entry.shape) for entry in entries])
+            )
+        if not fine:
+            return None
+        found.append(entries)
+    return found or None
+
+
+def _in_order(entries: Entries, codec: str) -> list[TensorEntry]:
+    """The components of compressed scales in the codec's order; none where they are others."""
     order = _order(tuple([entry.name.rpartition(".")[2] for entry in entries]), codec)
-    return csf.components(codec), [entries[at] for at in order]
+    return [entries[at] for at in order]
 
 
 @cache
 def _order(names: tuple[str, ...], codec: str) -> tuple[int, ...]:
     wanted = csf.components(codec)
     return tuple(map(names.index, wanted)) if sorted(names) == sorted(wanted) else ()
-
-
-def _put(places: dict[str, tuple[list[int], list[int]]], name: str, row: int, source: int) -> None:
-    rows, sources = places.setdefault(name, ([], []))
-    rows.append(row)
-    sources.append(source)

@@ -47,7 +47,7 @@ def reload_weights(
         progress.phase("reading weights", plan.stored_bytes) as phase,
         Staging(reader, device) as staging,
     ):
-        loader = Loader(plan, staging, phase, budget)
+        loader = Loader(plan, staging, phase, budget, apart=True)
         loader.read_ahead()
         for arranged in plan.weights:
             name = arranged.module.name

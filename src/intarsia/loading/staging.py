@@ -9,10 +9,11 @@ import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
 from intarsia.kernels.scatter import scatters
-from intarsia.loading.ahead import Ahead, ring_bytes
+from intarsia.loading.ahead import Ahead
 from intarsia.loading.asks import Ask
 from intarsia.loading.blocks import Integers
 from intarsia.loading.layout import Region
+from intarsia.loading.ring import ring_bytes
 
 PINNED_BYTES = 16 << 20
 BAND_BYTES = 16 << 20

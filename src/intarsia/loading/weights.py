@@ -5,7 +5,7 @@ matrices of one expert that share a global scale.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from intarsia.formats import Stored
 from intarsia.loading import compressed
 from intarsia.loading.arrange import arrange
 from intarsia.loading.asks import Ask, Span, one_by_one
-from intarsia.loading.bulk import Bulk, bulks, span_of
+from intarsia.loading.bulk import Bulk, Group, groups, span_of
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
 from intarsia.loading.converter import Converter
@@ -133,12 +133,16 @@ class Loader:
         *,
         ranks: int = 1,
         largest: Largest | None = None,
+        apart: bool = False,
     ) -> None:
+        """`apart`: every weight is brought by itself, and none waits in memory until it is asked for."""
+        self._apart = apart
         self._plan = plan
         self._staging = staging
         self._phase = phase
         self._converter: Converter | None = None
-        self._bulks: dict[str, list[Bulk] | None] = {}
+        self._groups: dict[str, Group] = {}
+        self._ready: dict[str, dict[str, torch.Tensor]] = {}
         if plan.selection is not None:
             self._converter = Converter(
                 plan.selection, plan.modules, staging, phase, budget, ranks=ranks, largest=largest
@@ -159,60 +163,75 @@ class Loader:
     def asks(self) -> Iterator[Ask]:
         """What loading all weights in order asks for, in order, as far as that is known before."""
         known: set[str] = set()
-        for arranged in self._plan.weights:
-            together = self._bulks[arranged.module.name] = bulks(arranged, self._staging.device)
-            if together is not None:
-                yield from (bulk.ask for bulk in together)
+        for group in groups(self._plan.weights, self._staging.device, apart=self._apart):
+            self._groups |= {arranged.module.name: group for arranged in group.weights}
+            if group.bulks is not None:
+                yield from (bulk.ask for bulk in group.bulks)
             else:
-                yield from one_by_one(_spans(arranged))
-            if self._converter is not None:
-                parts = [(item.target, self._window(arranged, item)) for item in arranged.conversions]
-                yield from one_by_one(self._converter.spans(parts, known))
+                yield from one_by_one(_spans(group.weights[0]))
+            for arranged in group.weights:
+                if self._converter is not None and arranged.conversions:
+                    parts = [(item.target, self._window(arranged, item)) for item in arranged.conversions]
+                    yield from one_by_one(self._converter.spans(parts, known))
 
     def load(self, arranged: Arranged) -> Weight:
-        """One weight: its tensors are allocated once, at their final size, and filled in place."""
-        device = self._staging.device
-        tensors = {
-            suffix: torch.empty(slot.shape, dtype=slot.dtype, device=device)
-            for suffix, slot in arranged.slots.items()
-        }
-        self.fill(arranged, tensors)
-        if arranged.format is None:
-            return tensors["weight"]
-        kind = formats.get(arranged.format)
-        return kind.stored(tensors, origin=arranged.origin, row_parts=arranged.row_parts)
-
-    def fill(self, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
-        """Fills tensors of the weight's slots."""
-        if self._staging.delivers:
-            together = self._bulks.pop(arranged.module.name, None) or bulks(arranged, self._staging.device)
-        else:
-            together = None
-        if together is not None:
-            self._deliver(arranged, tensors, together)
-        else:
-            self._fill(arranged, tensors)
+        """One weight: its tensors are allocated once, at their final size, and filled in place. Weights that
+        are read together with it are filled too, and kept until they are asked for.
+        """
+        tensors = self._ready.pop(arranged.module.name, None)
+        if tensors is None:
+            tensors = self._filled(arranged)
         if self._converter is not None and arranged.conversions:
             self._converter.convert(
                 (conversion.target, self._place(tensors, arranged, conversion))
                 for conversion in arranged.conversions
             )
+        if arranged.format is None:
+            return tensors["weight"]
+        kind = formats.get(arranged.format)
+        return kind.stored(tensors, origin=arranged.origin, row_parts=arranged.row_parts)
 
-    def _deliver(self, arranged: Arranged, tensors: dict[str, torch.Tensor], together: list[Bulk]) -> None:
+    def _filled(self, arranged: Arranged) -> dict[str, torch.Tensor]:
+        """The tensors of a weight with what is stored of them."""
+        group = self._groups.pop(arranged.module.name, None)
+        if group is None and self._staging.delivers:
+            group = next(groups([arranged], self._staging.device))
+        if group is None or group.bulks is None:
+            tensors = self._allocated(arranged)
+            self._fill(arranged, tensors)
+            return tensors
+        made = [self._allocated(one) for one in group.weights]
+        self._deliver(group.weights, group.bulks, made)
+        self._ready |= {one.module.name: held for one, held in zip(group.weights, made, strict=True)}
+        for one in group.weights:
+            self._groups.pop(one.module.name, None)
+        return self._ready.pop(arranged.module.name)
+
+    def _allocated(self, arranged: Arranged) -> dict[str, torch.Tensor]:
+        return {
+            suffix: torch.empty(slot.shape, dtype=slot.dtype, device=self._staging.device)
+            for suffix, slot in arranged.slots.items()
+        }
+
+    def _deliver(
+        self, weights: Sequence[Arranged], together: Sequence[Bulk], tensors: list[dict[str, torch.Tensor]]
+    ) -> None:
         """Stored pieces by the hundred."""
         faults = []
         for bulk in together:
-            batch = bulk.batch(tensors)
-            self._staging.deliver(bulk.ask, partial(bulk.targets, tensors, batch))
-            self._staging.flush()
-            if batch is not None:
-                faults.append(batch.expand())
+            batches = bulk.batches(tensors)
+            self._staging.deliver(bulk.ask, partial(bulk.targets, tensors, batches))
+            if batches:
+                self._staging.flush()
+                faults += [batch.expand() for batch in batches.values()]
             self._phase.advance(bulk.nbytes)
+        self._staging.flush()
         compressed.check(
             self._staging,
             faults,
             (
-                (piece, place_of(tensors[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
+                (piece, place_of(held[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
+                for arranged, held in zip(weights, tensors, strict=True)
                 for piece in arranged.pieces
                 if piece.codec is not None
             ),

@@ -8,7 +8,7 @@ import torch
 
 from intarsia.checkpoint import Checkpoint
 from intarsia.checkpoint.reader import LINE, staging_view
-from intarsia.loading.ahead import BLOCK_BYTES
+from intarsia.loading.ring import BLOCK_BYTES
 from intarsia.loading.staging import reading_threads
 
 _COPIES = 32

@@ -29,17 +29,16 @@ def fits(codec: str, rows: int, columns: int, held: Sequence[tuple[str, tuple[in
     A fixed one may be flat, as files may keep it.
     """
     sizes, kinds = _expected(codec, rows, columns)
-    fixed, lists = held[: len(sizes)], held[len(sizes) :]
-    return (
-        len(lists) == len(kinds)
-        and all(
-            dtype == "U8" and prod(shape) == size for (dtype, shape), size in zip(fixed, sizes, strict=True)
-        )
-        and all(
-            dtype == kind and len(shape) == 1 and shape == lists[0][1]
-            for (dtype, shape), kind in zip(lists, kinds, strict=True)
-        )
-    )
+    if len(held) != len(sizes) + len(kinds):
+        return False
+    count = held[-1][1]
+    for (dtype, shape), size in zip(held, sizes, strict=False):
+        if dtype != "U8" or prod(shape) != size:
+            return False
+    for (dtype, shape), kind in zip(held[len(sizes) :], kinds, strict=True):
+        if dtype != kind or shape != count:
+            return False
+    return len(count) == 1
 
 
 @cache

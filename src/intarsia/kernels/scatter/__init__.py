@@ -45,7 +45,7 @@ def scatter(buffer: Tensor, rows: Table, room: Tensor | None = None) -> None:
     """
     if not len(rows):
         return
-    if not scatters(buffer.device):
+    if room is None and not scatters(buffer.device):
         source = buffer.data_ptr()
         for place, address, count in rows.tolist():
             memmove(address, source + place, count)
