@@ -7,7 +7,7 @@ turn. Where nobody allows it everything runs in its order.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,17 +23,19 @@ _FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 class _Side:
     stream: torch.cuda.Stream
     open: bool = False
+    kept: list[Tensor] = field(default_factory=list)
 
 
 _SIDES: dict[torch.device, _Side] = {}
 
 
 @contextmanager
-def aside(like: Tensor) -> Iterator[None]:
+def aside(like: Tensor, *read: Tensor) -> Iterator[None]:
     """Launches inside the block need not be over when those after it begin, up to `join`.
 
-    They come after everything that was launched before. What they read must stay referenced until then; one
-    block may follow another before they are joined.
+    They come after everything that was launched before. Memory that they read must not be handed out again
+    until then: `read` is held so long, for tensors that their owner lets go earlier. One block may follow
+    another before they are joined.
     """
     if not branches(like):
         yield
@@ -41,6 +43,7 @@ def aside(like: Tensor) -> Iterator[None]:
     side = _SIDES.setdefault(like.device, _Side(torch.cuda.Stream(like.device)))  # type: ignore[no-untyped-call]
     side.stream.wait_stream(torch.cuda.current_stream(like.device))
     side.open = True
+    side.kept += read
     with torch.cuda.stream(side.stream):
         yield
 
@@ -54,6 +57,7 @@ def join(like: Tensor) -> None:
     if main != side.stream:
         main.wait_stream(side.stream)
         side.open = False
+        side.kept.clear()
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def site(
         collecting = (after, parts, weights, x, coefficients, rule)
         if branches(x):
             # The next site needs the coefficients, the block before it does not.
-            with aside(x):
+            with aside(x, parts):
                 _collect(*collecting, begin=rows, programs=tiles)
             _collect(*collecting, begin=0, programs=rows)
         else:
