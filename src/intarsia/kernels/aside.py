@@ -15,18 +15,16 @@ from torch import Tensor
 _MOST_ROWS = 16
 """More rows keep a GPU busy, and branches only take from each other."""
 
-_ALLOWED: ContextVar[bool] = ContextVar("branches allowed", default=False)
-_FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
-
 
 @dataclass(slots=True)
 class _Side:
-    stream: torch.cuda.Stream
+    stream: torch.cuda.Stream | None = None
     open: bool = False
     kept: list[Tensor] = field(default_factory=list)
 
 
-_SIDES: dict[torch.device, _Side] = {}
+_SIDE: ContextVar[_Side | None] = ContextVar("branch of what is captured", default=None)
+_FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 
 
 @contextmanager
@@ -37,10 +35,12 @@ def aside(like: Tensor, *read: Tensor) -> Iterator[None]:
     until then: `read` is held so long, for tensors that their owner lets go earlier. One block may follow
     another before they are joined.
     """
-    if not branches(like):
+    side = _SIDE.get()
+    if side is None or not branches(like):
         yield
         return
-    side = _SIDES.setdefault(like.device, _Side(torch.cuda.Stream(like.device)))  # type: ignore[no-untyped-call]
+    if side.stream is None:
+        side.stream = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
     side.stream.wait_stream(torch.cuda.current_stream(like.device))
     side.open = True
     side.kept += read
@@ -50,8 +50,8 @@ def aside(like: Tensor, *read: Tensor) -> Iterator[None]:
 
 def join(like: Tensor) -> None:
     """What is launched from here on comes after all that was launched aside."""
-    side = _SIDES.get(like.device)
-    if side is None or not side.open:
+    side = _SIDE.get()
+    if side is None or side.stream is None or not side.open:
         return
     main = torch.cuda.current_stream(like.device)
     if main != side.stream:
@@ -62,12 +62,12 @@ def join(like: Tensor) -> None:
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Lets what is captured inside the block branch."""
-    token = _ALLOWED.set(True)
+    """Lets what is captured inside the block branch, on one device."""
+    token = _SIDE.set(_Side())
     try:
         yield
     finally:
-        _ALLOWED.reset(token)
+        _SIDE.reset(token)
 
 
 @contextmanager
@@ -83,9 +83,9 @@ def in_order() -> Iterator[None]:
 def branches(like: Tensor) -> bool:
     """Whether `aside` opens a branch here for a step of as many rows as `like` has, rather than running
     everything in its order."""
-    if not _ALLOWED.get() or _FORBIDDEN.get() or not like.is_cuda or len(like) > _MOST_ROWS:
+    side = _SIDE.get()
+    if side is None or _FORBIDDEN.get() or not like.is_cuda or len(like) > _MOST_ROWS:
         return False
     if not torch.cuda.is_current_stream_capturing():
         return False
-    side = _SIDES.get(like.device)
-    return side is None or torch.cuda.current_stream(like.device) != side.stream
+    return side.stream is None or torch.cuda.current_stream(like.device) != side.stream
