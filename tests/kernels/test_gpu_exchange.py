@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from intarsia.groups.group import add_in_order
-from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes, refuse
+from intarsia.kernels.exchange import TILE, Exchange, buffer_bytes, launch, refuse
 from intarsia.kernels.exchange.launch import CHUNK, WIDE_PROGRAMS
 
 MOST = 32 * 512
-WIDE = CHUNK * WIDE_PROGRAMS  # numbers of a turn of the wide exchange
+FEW_PROGRAMS = 64  # of the wide exchange: those of all ranks must find room on one GPU
+WIDE = CHUNK * FEW_PROGRAMS  # numbers of a turn
 
 
 class Ranks:
@@ -44,7 +45,8 @@ class Ranks:
 
 
 @pytest.fixture(params=[2, 3])
-def ranks(request):
+def ranks(request, monkeypatch):
+    monkeypatch.setattr(launch, "WIDE_PROGRAMS", FEW_PROGRAMS)
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     # Loading a kernel may wait for those that run: load all ranks' kernels before one waits for another.
