@@ -1,0 +1,53 @@
+"""Tokens that lie on the device, and memory asked for ahead: the torch form, and what kernels compile to."""
+
+import importlib.util
+
+import pytest
+import torch
+
+from intarsia.kernels.embedding import feed
+from intarsia.kernels.prefetch import prefetch
+
+TOKENS = torch.tensor([5, 6, 7, 8])
+PLACES = torch.tensor([-1, 2, 0, 1], dtype=torch.int32)
+SOURCE = torch.tensor([11, -1, 13])
+
+
+def assembly(kernel, kinds, constants, warps=1):
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import ASTSource
+
+    source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ptx"]
+
+
+def test_tokens_are_taken_from_where_their_places_say():
+    assert feed(TOKENS, PLACES, SOURCE).tolist() == [5, 13, 11, 0]
+
+
+def test_nothing_is_asked_for_where_nothing_branches():
+    prefetch(torch.ones(1, 4), [torch.ones(4, 4)])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_the_kernels_compile_for_hopper():
+    from intarsia.kernels.embedding.triton_fed import feed_rows
+    from intarsia.kernels.prefetch.triton_prefetch import request_blocks
+
+    pointers = {"tokens": "*i64", "places": "*i32", "source": "*i64", "out": "*i64", "rows": "i32"}
+    assert assembly(feed_rows, pointers, {"SIZE": 64})
+    kinds = {"memory": "*u8", "blocks": "i32", "wanted": "i32"}
+    code = assembly(request_blocks, kinds, {"BLOCK": 1 << 18, "EACH": 1 << 12}, warps=2)
+    assert code.count("cp.async.bulk.prefetch.L2") == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("rows", [1, 3, 17, 256])
+def test_a_gpu_takes_the_same_tokens(rows):
+    generator = torch.Generator().manual_seed(rows)
+    tokens = torch.randint(0, 1000, (rows,), generator=generator)
+    places = torch.randint(-2, 40, (rows,), generator=generator, dtype=torch.int32)
+    source = torch.randint(-2, 1000, (40,), generator=generator)
+    assert torch.equal(feed(tokens.cuda(), places.cuda(), source.cuda()).cpu(), feed(tokens, places, source))
