@@ -1,10 +1,11 @@
 """Speed of a network over several GPUs of one host, its weights random: decode steps and prompts.
 
     python benchmarks/ranks_speed.py [--ranks 2] [--layers 8] [--streams 1,8,32] [--prompt 8192]
-        [--step-rows 1024,4096] [--pieces 0,512,256]
+        [--step-rows 4096,8192] [--pieces 0,512,256]
 
 One process a GPU. Every rank draws weights of its share's sizes. Prints a JSON line each: seconds of a step
-(median) with sums over peer memory and with NCCL's, and of a prompt with sums whole and in pieces of rows.
+(median) with sums over peer memory, with NCCL's, and without any (which computes nonsense, and says what sums
+cost); seconds of a prompt with sums by NCCL, over peer memory, and with residual streams divided among ranks.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import torch
 
@@ -21,15 +23,34 @@ from intarsia.evidence.speed.steps.decode import time_decode
 from intarsia.evidence.speed.steps.prompts import time_prompt
 from intarsia.evidence.synthetic import geometry, network
 from intarsia.groups.join import Place, form, open_store
+from intarsia.groups.peer.meet import open_exchange
 
 CONTEXT = 2048
+DIVIDED = 1024
+"""Rows from which residual streams are divided, where they are."""
+
+
+@contextmanager
+def sums_by(group, name: str, small, wide):
+    """Sums of the group by what `name` says."""
+    group.peers = {"nccl": None, "wide": wide, "divided": wide}.get(name, small)
+    group.divide_from = DIVIDED if name == "divided" else None
+    if name == "none":
+        group.begin_sum = lambda partial, rows=None: lambda: partial
+    yield
+    group.peers, group.divide_from = small, None
+    group.__dict__.pop("begin_sum", None)
 
 
 def work(rank: int, options: argparse.Namespace) -> None:
     """One rank; rank 0 prints."""
     device = torch.device("cuda", rank)
     place = Place(rank, options.ranks, "127.0.0.1", int(os.environ["RANKS_PORT"]), 60.0)
-    group = form(place, open_store(place), device)
+    store = open_store(place)
+    group = form(place, store, device)
+    small = group.peers
+    prefixed = torch.distributed.PrefixStore("wide", store)
+    wide = open_exchange(prefixed, rank, options.ranks, device, timeout=60.0, wide=True)
     config = geometry(options.geometry, layers=options.layers)
     model = network(config, recipe=options.recipe, device=device, group=group)
     held = torch.cuda.memory_allocated(device)
@@ -40,14 +61,13 @@ def work(rank: int, options: argparse.Namespace) -> None:
             print(json.dumps({"ranks": options.ranks, "layers": options.layers} | line), flush=True)
 
     tell(weights_gb=round(held / 1e9, 2), bytes_a_second=rates[0], operations_a_second=rates[1])
-    peers = group.peers
     for streams in map(int, options.streams.split(",")):
-        for sums, exchange in (("peers", peers), ("nccl", None)):
-            group.peers = exchange
-            done = time_decode(
-                model, streams=streams, context=CONTEXT, bytes_a_second=rates[0], empty_kernel=0.0,
-                broken_down=False,
-            )  # fmt: skip
+        for sums in ("peers", "nccl", "none"):
+            with sums_by(group, sums, small, wide):
+                done = time_decode(
+                    model, streams=streams, context=CONTEXT, bytes_a_second=rates[0], empty_kernel=0.0,
+                    broken_down=False,
+                )  # fmt: skip
             tell(
                 decode=streams,
                 sums=sums,
@@ -57,15 +77,17 @@ def work(rank: int, options: argparse.Namespace) -> None:
                 ratio=round(done.ratio, 3),
                 eager=done.eager_because,
             )
-    group.peers = peers
+    pieces = [int(rows) or None for rows in options.pieces.split(",")]
+    cases = [("nccl", piece_rows) for piece_rows in pieces] + [("wide", None), ("divided", None)]
     for rows in map(int, options.step_rows.split(",")):
-        for piece_rows in (int(rows_of) or None for rows_of in options.pieces.split(",")):
-            group.piece_rows = piece_rows
-            done = time_prompt(model, options.prompt, matrix_rate=rates[1], piece=rows, broken_down=False)
+        for sums, group.piece_rows in cases:
+            with sums_by(group, sums, small, wide):
+                done = time_prompt(model, options.prompt, matrix_rate=rates[1], piece=rows, broken_down=False)
             tell(
                 prompt=options.prompt,
                 step_rows=rows,
-                pieces_of=piece_rows,
+                sums=sums,
+                pieces_of=group.piece_rows,
                 seconds=round(done.seconds, 4),
                 share=round(done.share, 3),
                 finite=done.finite,
@@ -84,8 +106,10 @@ def main() -> None:
     parser.add_argument("--recipe", default="fp4-local")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--prompt", type=int, default=8192)
-    parser.add_argument("--step-rows", default="1024,4096", help="rows of a prompt's step")
-    parser.add_argument("--pieces", default="0", help="rows of a piece whose sum runs beside products; 0 for whole")
+    parser.add_argument("--step-rows", default="4096,8192", help="rows of a prompt's step")
+    parser.add_argument(
+        "--pieces", default="0", help="rows of a piece whose sum runs beside products; 0 for whole"
+    )
     options = parser.parse_args()
     rank = os.environ.get("RANKS_RANK")
     if rank is not None:
