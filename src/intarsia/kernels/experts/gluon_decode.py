@@ -203,14 +203,41 @@ def finish(
 
 
 @gluon.jit
+def first_requests(
+    words_at, scales_at, marks_at, compressed,
+    QUARTERS: gl.constexpr, PASSING: gl.constexpr, DEPTH: gl.constexpr, RESIDENT: gl.constexpr,
+):  # fmt: skip
+    """The loads of the first DEPTH steps, and the marks of the next two: what waits for other loads comes
+    last.
+    """
+    ring = ()
+    marks = (compressed[2], compressed[2])
+    if RESIDENT:
+        marks = ()
+        words = ()
+        for step in gl.static_range(DEPTH + 2):
+            marks = marks + (gl.load(marks_at + step * 4),)
+        for step in gl.static_range(DEPTH):
+            words = words + (load_words(words_at + step * 2048, PASSING), gl.load(scales_at + step * 128))
+        for step in gl.static_range(DEPTH):
+            bit, first, second = marked(marks[step], compressed[0], compressed[2], QUARTERS)
+            ring = ring + (words[2 * step], words[2 * step + 1], bit, first, second)
+        marks = marks[DEPTH:]
+    else:
+        for step in gl.static_range(DEPTH):
+            ring = ring + request(words_at, scales_at, marks, compressed, step, QUARTERS, PASSING, RESIDENT)
+    return ring, marks
+
+
+@gluon.jit
 def request(
-    words_at, scales_at, mark, compressed, step,
+    words_at, scales_at, marks, compressed, step,
     QUARTERS: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr,
 ):  # fmt: skip
     """The loads of a step: words of codes, and of scales or what makes them."""
     words = load_words(words_at + step * 2048, PASSING)
     if RESIDENT:
-        bit, first, second = marked(mark, compressed[0], compressed[2], QUARTERS)
+        bit, first, second = marked(marks[0], compressed[0], compressed[2], QUARTERS)
         return words, gl.load(scales_at + step * 128), bit, first, second
     else:
         return words, gl.load(scales_at + step * 256)
@@ -233,14 +260,14 @@ def operand(ring, compressed, INDEX: gl.constexpr, QUARTERS: gl.constexpr, RESID
 
 @gluon.jit
 def multiply(
-    x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part, count,
+    x, words_at, scales_at, marks_at, marks, compressed, ring, out, blocks, own, limit, part, count,
     N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
     SORTED: gl.constexpr, QUARTERS: gl.constexpr, GROUPS: gl.constexpr, DEPTH: gl.constexpr,
     EARLY_X: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr,
 ):  # fmt: skip
     """The product of a program's weights and the first 8 GROUPS pairs of its block.
 
-    EARLY_X: x of the first eight is loaded a step ahead. Marks are loaded one step before what they lead to.
+    EARLY_X: x of the first eight is loaded a step ahead. Marks are loaded two steps before what they lead to.
     """
     STEPS: gl.constexpr = K // 128
     ENTRY: gl.constexpr = 5 if RESIDENT else 2
@@ -266,10 +293,10 @@ def multiply(
                 total = total + (mma_v2(a, x_operand(now, PLAIN, RIGHT), sums[group]),)
             sums = total
             ring = ring[ENTRY:] + request(
-                words_at, scales_at, mark, compressed, DEPTH + step, QUARTERS, PASSING, RESIDENT
+                words_at, scales_at, marks, compressed, DEPTH + step, QUARTERS, PASSING, RESIDENT
             )
             if RESIDENT:
-                mark = gl.load(marks_at + (DEPTH + step + 1) * 4)
+                marks = (marks[1], gl.load(marks_at + (DEPTH + step + 2) * 4))
         words_at += DEPTH * 2048
         scales_at += DEPTH * (128 if RESIDENT else 256)
         if RESIDENT:
@@ -280,9 +307,9 @@ def multiply(
         x_at = moved
     LAST: gl.constexpr = DEPTH + STEPS % DEPTH
     for step in gl.static_range(DEPTH, LAST):
-        ring = ring + request(words_at, scales_at, mark, compressed, step, QUARTERS, PASSING, RESIDENT)
+        ring = ring + request(words_at, scales_at, marks, compressed, step, QUARTERS, PASSING, RESIDENT)
         if RESIDENT:
-            mark = gl.load(marks_at + (step + 1) * 4)
+            marks = (marks[1], gl.load(marks_at + (step + 2) * 4))
     for step in gl.static_range(LAST):
         a = operand(ring, compressed, step, QUARTERS, RESIDENT)
         total = ()
@@ -369,34 +396,30 @@ def few_rows(
             marks_at = marks + tile * (K // 32) + (place // 8 + lane * 0)
             base = gl.load(bases + tile * 32 + (place + lane * 0)) >> (half * 16)
             compressed = (records, base, half, half * 16)
-            mark = gl.load(marks_at)
         else:
             scales_at = scales + tile * (2 * K) + half * (QUARTERS // 2) + scale_offsets(K, QUARTERS, PLACES)
             marks_at = marks
             compressed = (records, records, half, half)
-            mark = half
-        ring = ()
-        for step in gl.static_range(DEPTH):
-            ring = ring + request(words_at, scales_at, mark, compressed, step, QUARTERS, PASSING, RESIDENT)
-            if RESIDENT:
-                mark = gl.load(marks_at + (step + 1) * 4)
+        ring, next_marks = first_requests(
+            words_at, scales_at, marks_at, compressed, QUARTERS, PASSING, DEPTH, RESIDENT
+        )
         if OVERLAP == WAIT_FOR_X:
             gdc_wait()
             gdc_launch_dependents()
         own = global_scales + expert * PARTS
         if NT == 24 and count > 16:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
                 count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
         elif NT >= 16 and count > 8:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
                 count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
         else:
             multiply(
-                x, words_at, scales_at, marks_at, mark, compressed, ring, out, blocks, own, limit, part,
+                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
                 count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
             )  # fmt: skip
     elif OVERLAP == WAIT_FOR_X:

@@ -50,9 +50,9 @@ def compress(scales: Tensor) -> ResidentScales:
     device = scales.device
     bases = torch.empty(experts, tiles, 32, dtype=torch.int32, device=device)
     nibbles = torch.empty(experts, tiles, steps, 32, 4, dtype=torch.int32, device=device)
-    # Kernels load a step ahead, so there is memory behind the last one.
-    behind = torch.zeros(experts * tiles * steps * 4 + 4, dtype=torch.int64, device=device)
-    marks = behind[:-4].view(experts, tiles, steps, 4)
+    # Kernels load two steps ahead, so there is memory behind the last one.
+    behind = torch.zeros((experts * tiles * steps + 2) * 4, dtype=torch.int64, device=device)
+    marks = behind[:-8].view(experts, tiles, steps, 4)
     records, first = [], 0
     for expert in range(experts):
         byte = scales[expert].view(tiles, steps, 32, 4, 4, 2)  # place, lane, quarter, group
