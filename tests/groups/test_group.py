@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -143,3 +144,17 @@ def test_a_rank_that_never_comes_is_named():
 
 def test_a_fact_that_only_one_rank_has_differs():
     assert [item.found for item in differences({0: {"a": "1"}, 1: {}})] == ["1 on rank 0, nothing on rank 1"]
+
+
+def test_a_sum_over_peer_memory_that_failed_is_told_before_another_exchange_waits():
+    def work(group):
+        if group.rank:
+            return None  # gone: nobody answers a gather
+        group.peers = SimpleNamespace(failed=torch.ones(1, dtype=torch.int32))
+        with pytest.raises(RankLostError, match="did not come in time to a sum over peer memory"):
+            group.check_equal("step 7", 5)
+        with pytest.raises(RankLostError):
+            group.barrier("after it")
+        return group.failure
+
+    assert isinstance(on_ranks(2, work)[0], RankLostError)

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import time
 
 import pytest
 import torch
@@ -180,8 +181,16 @@ def test_a_graph_replays_exchanges(ranks, wide):
 @pytest.mark.parametrize("count", [2048, 65536])
 def test_a_rank_that_does_not_come_is_noticed_in_time(ranks, count):
     alone = Ranks(len(ranks.ends), timeout=0.05)
-    alone.ends[0].sum_in_rank_order(torch.zeros(count, device="cuda"))
+    total = alone.ends[0].sum_in_rank_order(torch.zeros(count, device="cuda"))
     torch.cuda.synchronize()
+    assert bool(total.isnan().all())
+    words = alone.ends[0].gather(torch.zeros(4, dtype=torch.int64, device="cuda"))
+    assert bool((words[1] == 0x7FFFFFFF7FFFFFFF).all())  # no token's offer
+    begin = time.monotonic()
+    for _ in range(100):
+        alone.ends[0].sum_in_rank_order(torch.zeros(count, device="cuda"))
+    torch.cuda.synchronize()
+    assert time.monotonic() - begin < 2  # one wait for all
     assert int(alone.ends[0].failed) == 1
     assert int(alone.ends[1].failed) == 0
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intarsia.core.errors import IntarsiaError
 from intarsia.groups.agreement import Store
-from intarsia.groups.errors import LineError, RankLostError
+from intarsia.groups.errors import LineError
 from intarsia.groups.exchanging import Parts, RankGroup
 from intarsia.groups.status import SILENT_STATUS, Status
 from intarsia.kernels.exchange import Exchange, refuse
@@ -109,16 +109,10 @@ class TorchGroup(RankGroup):
         return super().fail(problem)
 
     def check_equal(self, what: str, value: int) -> None:
-        """As for all groups; also finds that a rank did not come to a sum over peer memory."""
+        """As for all groups; before, that every rank came to all sums over peer memory."""
+        if self.failure is None and self.peers is not None and int(self.peers.failed):
+            raise self.fail(RuntimeError("another rank did not come in time to a sum over peer memory"))
         super().check_equal(what, value)
-        if self.peers is not None and int(self.peers.failed):
-            self.failure = RankLostError(
-                f"rank {self.rank} of {self.ranks}",
-                found="a sum over peer memory to which another rank did not come in time",
-                expected="every rank at the same exchange",
-                action="look for the first message of another rank",
-            )
-            raise self.failure
 
 
 def ask_around(store: Store, rank: int, ranks: int, status: Status, problem: RuntimeError) -> RuntimeError:

@@ -27,6 +27,8 @@ _GET = tl.constexpr("""{
 
 WAITING = tl.constexpr(1)
 LATE = tl.constexpr(2)
+NO_NUMBER = tl.constexpr(0x7FFFFFFF)
+"""What stands for numbers that did not come: a NaN, which no token is drawn from."""
 
 
 @triton.jit
@@ -49,6 +51,13 @@ def now():
     return tl.inline_asm_elementwise(
         "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
     )
+
+
+@triton.jit
+def deadline(failed, limit):
+    """When waiting ends: at once where a rank failed to come before, so that a step waits only once."""
+    gone = tl.load(failed)
+    return now() + tl.where(gone == 0, limit.to(tl.int64), 0) * 1000000
 
 
 @triton.jit
@@ -75,7 +84,7 @@ def exchange(
     OVERLAP: tl.constexpr,
 ):
     """out [count] = the sum over ranks of partial [count], float32, rank 0 first; without ADD out
-    [RANKS, count] = all ranks' int32 numbers.
+    [RANKS, count] = all ranks' int32 numbers. NaN where another rank's did not come.
 
     buffers int64 [RANKS]: addresses of int32 pairs [2, RANKS, room]. calls int32 [room / TILE]: how often
     each tile was exchanged. failed int32 [1]: set when another rank's numbers do not come in `limit` ms.
@@ -96,7 +105,7 @@ def exchange(
             place = tl.load(buffers + peer) + (half + RANK * room + at) * 8
             _put(place, words, stamp)
     mine = tl.load(buffers + RANK)
-    until = now() + limit.to(tl.int64) * 1000000
+    until = deadline(failed, limit)
     late = False
     total = own
     for source in tl.static_range(RANKS):
@@ -110,6 +119,7 @@ def exchange(
                 number, seen = _get(place)
                 state = _waits(seen, stamp, until)
             late = late | (state == LATE)
+            number = tl.where(state == LATE, NO_NUMBER, number)
         if ADD:
             part = number.to(tl.float32, bitcast=True)
             total = part if source == 0 else total + part

@@ -11,7 +11,7 @@ chunk c - 3: so four slots a program are enough, in one call or over several.
 import triton
 import triton.language as tl
 
-from intarsia.kernels.exchange.triton_exchange import LATE, WAITING, now
+from intarsia.kernels.exchange.triton_exchange import LATE, WAITING, deadline, now
 
 SLOTS = tl.constexpr(4)
 _LOOK = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
@@ -84,6 +84,7 @@ def _take(
         else:
             slot = ((((chunk & (SLOTS - 1)) * RANKS + source) * PROGRAMS) + program).to(tl.int64) * CHUNK
             part = tl.load(here + slot + tl.arange(0, CHUNK), cache_modifier=".cg")
+            part = tl.where(late, float("nan"), part)
         if ADD:
             sum_of = part if source == 0 else sum_of + part
         else:
@@ -106,12 +107,12 @@ def exchange_wide(
 
     buffers int64 [RANKS]: addresses of float32 [SLOTS, RANKS, PROGRAMS, CHUNK] and, behind them, int32
     [RANKS, PROGRAMS]. calls int32 [PROGRAMS]: chunks that each program has exchanged. failed int32 [1]: set
-    when another rank does not come in `limit` ms.
+    when another rank does not come in `limit` ms; its numbers are NaN then.
     """
     program = tl.program_id(0)
     done = tl.load(calls + program)
     turns = tl.cdiv(count, CHUNK * PROGRAMS)
-    until = now() + limit.to(tl.int64) * 1000000
+    until = deadline(failed, limit)
     lane = tl.arange(0, CHUNK)
     late = False
     apart = stride if ADD else 0
