@@ -19,6 +19,10 @@ from intarsia.loading.blocks import Cut, Integers, cut
 from intarsia.loading.ring import Block, Buffer, Read, Times, on_device
 
 
+LONG = 1 << 18
+"""Bytes that are worth a copy of their own where they are taken one by one."""
+
+
 class Ahead:
     """Serves asks in order, out of a ring of buffers that threads fill. The ring is all it ever takes.
 
@@ -52,7 +56,7 @@ class Ahead:
         self._pieces: deque[tuple[int, int, int]] | None = None
         self._block: Block | None = None
         self._parts: list[tuple[int, int, int]] = []
-        self._rows = 0
+        self._rows, self._carried = 0, False
         self._coming: deque[Block] = deque()
         # Queues of C instead of an executor: its locks pass the interpreter on several times a block.
         self._wanted: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
@@ -161,7 +165,7 @@ class Ahead:
         self._buffers.clear()
 
     def _give(self, place: int, count: int, target: torch.Tensor, done: int) -> None:
-        if self._carrier is not None and target.is_cuda:
+        if self._carrier is not None and target.is_cuda and count < LONG:
             self._parts.append((place, target.data_ptr() + done, count))
             return
         host = self._held().block[place : place + count]
@@ -174,6 +178,9 @@ class Ahead:
         if self._carrier is None:
             scatter(buffer.block, rows)
         else:
+            if not self._carried:
+                self._carrier.copy_(buffer.block, non_blocking=True)
+                self._carried = True
             for first in range(0, len(rows), ring.ROOM_ROWS):
                 some = rows[first : first + ring.ROOM_ROWS]
                 if self._rows + len(some) > ring.ROOM_ROWS:
@@ -199,9 +206,7 @@ class Ahead:
             self._coming[0].wait()
             ready = perf_counter()
             self._block = self._coming.popleft()
-            self._rows = 0
-            if self._carrier is not None:
-                self._carrier.copy_(self._held().block, non_blocking=True)
+            self._rows, self._carried = 0, False
             self.times.no_bytes += ready - begin
             self.times.sending += perf_counter() - ready
 

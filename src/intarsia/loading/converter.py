@@ -194,8 +194,10 @@ class Converter:
             source = self._source(target)
             held.append(_Held(source, source.read(source.whole)))
             self._phase.advance(source_bytes(self._modules[target.module]))
+        # Where checks are deferred the encoder notes what is not finite too.
         largest = _most(
-            self._check(target, matrix.weight, 0) for (target, _), matrix in zip(jobs, held, strict=True)
+            magnitude(matrix.weight) if self.deferring else self._check(target, matrix.weight, 0)
+            for (target, _), matrix in zip(jobs, held, strict=True)
         )
         for (target, sink), step in zip(jobs, steps, strict=True):
             self._encode(target, held.pop(0), sink, step.rows, largest)
