@@ -18,7 +18,6 @@ from intarsia.loading.asks import Ask
 from intarsia.loading.blocks import Cut, Integers, cut
 from intarsia.loading.ring import Block, Buffer, Read, Times, on_device
 
-
 LONG = 1 << 18
 """Bytes that are worth a copy of their own where they are taken one by one."""
 
