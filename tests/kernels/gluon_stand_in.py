@@ -22,6 +22,10 @@ PROGRAM: list[tuple[int, ...]] = [(), ()]  # which program runs, and of how many
 class Value(Tensor):
     """A tensor with the methods that kernels call."""
 
+    @property
+    def type(self):
+        return types.SimpleNamespace(layout="layout")
+
     def to(self, dtype, bitcast=False):
         return self.view(dtype) if bitcast else super().to(dtype)
 
@@ -81,8 +85,18 @@ class Shared:
     def store(self, values) -> None:
         self.memory.copy_(values.reshape(self.memory.shape))
 
+    def _reinterpret(self, dtype, shape, layout) -> "Shared":
+        """Other bytes in other places: what was there is not to be read."""
+        return Shared(self.memory.view(-1).view(dtype).view(tuple(shape)))
+
     def slice(self, start, length, dim=0) -> "Shared":
         return Shared(self.memory.narrow(dim, int(start), length))
+
+    def reshape(self, shape) -> "Shared":
+        return Shared(self.memory.view(tuple(shape)))
+
+    def index(self, i) -> "Shared":
+        return Shared(self.memory[int(i)])
 
     def permute(self, order) -> "Shared":
         return Shared(self.memory.permute(order))
@@ -116,6 +130,33 @@ def mma_v2(a, b, total):
     return total + (a.float() @ b.float())
 
 
+def warpgroup_mma(a, b, total, is_async=False):
+    """What is multiplied must not change before it is waited for, which nothing here checks."""
+    return total + (a.float() @ b.memory.float())
+
+
+def warpgroup_mma_wait(outstanding, deps):
+    return deps[0] if len(deps) == 1 else tuple(deps)
+
+
+class Box:
+    """A tensor descriptor."""
+
+    def __init__(self, descriptor) -> None:
+        self.base, self.shape, self.layout = descriptor.base, descriptor.block_shape, descriptor.layout
+
+
+def copy_box(box, coordinates, barrier, tile, pred=True) -> None:
+    if pred:
+        row, column = (int(at) for at in coordinates)
+        tile.store(box.base[row : row + box.shape[0], column : column + box.shape[1]])
+
+
+def store_box(box, coordinates, tile) -> None:
+    row, column = (int(at) for at in coordinates)
+    box.base[row : row + box.shape[0], column : column + box.shape[1]] = tile.memory
+
+
 class Kernel:
     """A jitted function: called by others, or launched over a grid."""
 
@@ -130,13 +171,19 @@ class Kernel:
     def __getitem__(self, grid):
         def launch(*args, **keywords) -> None:
             kept = {name: one for name, one in keywords.items() if name not in OPTIONS}
-            given = [Pointer(flat(one), 0) if isinstance(one, Tensor) else one for one in args]
+            given = [argument(one) for one in args]
             for y in builtins.range(grid[1] if len(grid) > 1 else 1):
                 for x in builtins.range(grid[0]):
                     PROGRAM[:] = [(x, y), tuple(grid)]
                     self.function(*given, **kept)
 
         return launch
+
+
+def argument(one):
+    if isinstance(one, Tensor):
+        return Pointer(flat(one), 0)
+    return Box(one) if hasattr(one, "block_shape") else one
 
 
 def flat(x: Tensor) -> Tensor:
@@ -163,6 +210,7 @@ def language() -> types.ModuleType:
     for name in ("BlockedLayout", "SliceLayout", "DistributedLinearLayout", "NVMMADistributedLayout"):
         setattr(gl, name, layout)
     gl.SwizzledSharedLayout = gl.DotOperandLayout = layout
+    gl.NVMMASharedLayout = layout
     gl.int1, gl.constexpr, gl.static_range = torch.bool, lambda x: x, builtins.range
     gl.load, gl.store, gl.reduce, gl.associative_scan = load, store, reduce, associative_scan
     gl.inline_asm_elementwise = inline_asm_elementwise
@@ -179,12 +227,15 @@ def language() -> types.ModuleType:
     )
     gl.sum = lambda x, axis: x.sum(axis)
     gl.minimum = lambda a, b: torch.minimum(value(a), value(b))
-    gl.exp, gl.rsqrt = torch.exp, torch.rsqrt
+    gl.maximum = lambda a, b: torch.maximum(value(a), value(b))
+    gl.exp, gl.exp2, gl.rsqrt = torch.exp, torch.exp2, torch.rsqrt
+    gl.permute = lambda x, order: x.permute(tuple(order))
+    gl.join = lambda a, b: torch.stack([a, b], -1)
     gl.reshape = lambda x, shape: x.reshape(shape)
     gl.split = lambda x: (x[..., 0], x[..., 1])
     gl.convert_layout = lambda x, layout, assert_trivial=False: x
     gl.allocate_shared_memory = lambda dtype, shape, layout: Shared(
-        torch.full(tuple(shape), torch.nan, dtype=dtype)
+        torch.full(tuple(shape), torch.nan if dtype.is_floating_point else -1, dtype=dtype)
     )
     return gl
 
@@ -193,9 +244,22 @@ def load_kernels(*names: str) -> None:
     """Import modules that hold Gluon kernels, with this in Gluon's place while they are imported."""
     gluon, gl = types.ModuleType("triton.experimental.gluon"), language()
     gluon.jit, gluon.language = jit, gl
+    gluon.constexpr_function = lambda function: function
     ampere = types.ModuleType("triton.experimental.gluon.language.nvidia.ampere")
     ampere.mma_v2 = mma_v2
-    stand_ins = {module.__name__: module for module in (gluon, gl, ampere)}
+    hopper = types.ModuleType("triton.experimental.gluon.language.nvidia.hopper")
+    hopper.warpgroup_mma, hopper.warpgroup_mma_wait = warpgroup_mma, warpgroup_mma_wait
+    hopper.fence_async_shared = lambda: None
+    hopper.tma = types.SimpleNamespace(
+        async_copy_global_to_shared=copy_box,
+        async_copy_shared_to_global=store_box,
+        store_wait=lambda pending: None,
+    )
+    hopper.mbarrier = types.SimpleNamespace(
+        **dict.fromkeys(("init", "expect", "wait", "invalidate"), lambda *_, **__: None),
+        MBarrierLayout=layout,
+    )
+    stand_ins = {module.__name__: module for module in (gluon, gl, ampere, hopper)}
     experimental = importlib.import_module("triton.experimental")
     real = {name: importlib.import_module(name) for name in stand_ins}
     sys.modules.update(stand_ins)

@@ -7,6 +7,7 @@ be equal.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -110,6 +111,38 @@ def gluon_prompt_case() -> float:
     return kda_case(torch.bfloat16, pieces, 128, partial(prompt.launch, "gluon"))
 
 
+def gluon_exact_case(decay: str) -> float:
+    """Against the formulas in double precision, nothing rounded: a chunk in the middle of a prompt, with what
+    the state before it leaves, and a few rows of the next. Decays reach what one number cannot hold.
+    """
+    rows, begin = rows_for([Piece(0, 64, [0] * 70, False)], 1), 64
+    given, weights = kda.projected(80, 1, 128, torch.bfloat16, decay), kda.parameters(1, 128)
+    before, kept = kda.to("cpu", *[kda.cache(1, 1, 1, 128, torch.bfloat16)] * 2)
+    out = torch.full((80, 128), torch.nan)
+    prompt.launch("gluon", given, weights, kept, rows, out)
+    ring = torch.stack([before.window[0, at % before.window.shape[1]] for at in range(begin - 3, begin)])
+    real = replace(given, **{name: getattr(given, name)[:70] for name in ("raw", "decay", "gate", "beta")})
+    expected, state = kda.exact(real, weights, ring, before.memory[0, 0])
+    return max(error(out[:70], expected), error(kept.memory[0, 0], state))
+
+
+def gluon_prefix_case() -> float:
+    """Rows of a prompt have the same bits whatever follows them in their chunk: 0, or infinity."""
+    given, weights = kda.projected(64, 1, 128, torch.bfloat16), kda.parameters(1, 128)
+    before = kda.cache(1, 1, 1, 128, torch.bfloat16)
+
+    def rows_of(count: int) -> Tensor:
+        (kept,) = kda.to("cpu", before)
+        part, step = kda.some(given, 0, count), rows_for([Piece(0, 64, [0] * count, False)], 1)
+        out = torch.full((part.raw.shape[0], 128), torch.nan)
+        prompt.launch("gluon", part, weights, kept, step, out)
+        return out[:count]
+
+    whole = rows_of(64)
+    same = all(torch.equal(rows_of(count), whole[:count]) for count in (1, 17, 33, 50))
+    return 0.0 if same else torch.inf
+
+
 def kda_case(dtype: torch.dtype, pieces: list[Piece], width: int, launch: Callable[..., None]) -> float:
     heads, copies, streams = 2, 3, len(pieces)
     step = rows_for(pieces, streams)
@@ -160,13 +193,16 @@ def cases() -> dict[str, Callable[[], float]]:
     found["kda prompt float32"] = partial(kda_prompt_case, torch.float32)
     found["gluon step bfloat16"] = gluon_step_case
     found["gluon prompt bfloat16"] = gluon_prompt_case
+    found["gluon prompt prefixes exact"] = gluon_prefix_case
+    for decay in kda.DECAYS:
+        found[f"gluon prompt {decay} exact"] = partial(gluon_exact_case, decay)
     found["hyper bfloat16"] = partial(hyper_case, torch.bfloat16)
     return found | {"ranges FP8_PB_WO float32": partial(ranges_case, "FP8_PB_WO", torch.float32)}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    names = ("step", "chunk", "solve")
+    names = ("step", "rows", "inverse", "terms", "carry")
     gluon_stand_in.load_kernels(*[f"intarsia.kernels.kda.gluon_{name}" for name in names])
     print(json.dumps({name: run() for name, run in cases().items()}))
 

@@ -102,3 +102,41 @@ def exact(given: Projected, weights: Parameters, before: Tensor, state: Tensor) 
     o = torch.stack(out)
     o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + weights.eps) * weights.norm.double()
     return o.flatten(1) * given.gate.double().sigmoid(), state
+
+
+def unallocated(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def shapes(
+    rows: int, segments: int, recurrent_segments: int, width: int = 128, heads: int = 64
+) -> tuple[Projected, Parameters, Cache, Rows, Tensor]:
+    """What a launch takes, and its output, without memory: for compilers and for counting bytes."""
+    columns = heads * width
+    narrow, integer = torch.bfloat16, torch.int32
+    given = Projected(
+        unallocated(rows, 3 * columns, dtype=narrow),
+        unallocated(rows, columns, dtype=narrow),
+        unallocated(rows, columns, dtype=narrow),
+        unallocated(rows, heads),
+    )
+    weights = Parameters(
+        unallocated(3 * columns, TAPS),
+        unallocated(heads),
+        unallocated(columns),
+        unallocated(width),
+        lower_bound=-5.0,
+        eps=1e-5,
+    )
+    kept = Cache(
+        unallocated(8, 4, heads, width, width),
+        unallocated(8, 7, 3 * columns, dtype=narrow),
+        unallocated(8, dtype=integer),
+    )
+    step = Rows(
+        unallocated(rows, dtype=torch.int64),
+        *[unallocated(size, dtype=integer) for size in (rows, rows, segments + 1)],
+        unallocated(8, 4, dtype=integer),
+        recurrent_segments,
+    )
+    return given, weights, kept, step, unallocated(rows, columns, dtype=narrow)

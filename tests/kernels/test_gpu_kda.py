@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from intarsia.kernels.kda import Cache, attention_step, prompt, recurrent
+from intarsia.kernels.kda import Cache, attention_step, prompt, prompt_gluon, recurrent
 from intarsia.kernels.kda.step import reference_step
 from intarsia.kernels.rows import Piece
 from tests.kernels.kda_cases import DECAYS, cache, exact, parameters, projected, rows_for, some, to
@@ -228,6 +228,32 @@ def test_long_prompts_are_right_across_what_runs_at_once(name, width):
     assert relative(out[:length], plain[:length]) <= 8e-3
     assert relative(kept.memory, reference.memory) <= 5e-5
     assert torch.equal(kept.window, reference.window)
+
+
+@pytest.mark.parametrize("decay", ["bound", "both"])
+def test_heads_carried_whole_or_in_halves_have_the_same_bits(monkeypatch, decay):
+    """Many heads are carried whole, a few in halves, over two groups of chunks and two prompts."""
+    lengths = (64 * prompt.CHUNKS_AT_ONCE + 70, 100)
+    rows = rows_for(pieces_of(lengths, 37), 2, "cuda")
+    given = projected(64, HEADS, 128, BFLOAT16, decay)
+    given = replace(
+        given,
+        **{
+            name: getattr(given, name).repeat(-(-rows.tokens.shape[0] // 64), 1)[: rows.tokens.shape[0]]
+            for name in ("raw", "decay", "gate", "beta")
+        },
+    )
+    given, weights, *both = to(
+        "cuda", given, parameters(HEADS, 128), *[cache(2, 2, HEADS, 128, BFLOAT16)] * 2
+    )
+    outs = []
+    for most, kept in zip((HEADS, HEADS + 1), both, strict=True):
+        monkeypatch.setattr(prompt_gluon, "MANY_HEADS", most)
+        outs.append(run_prompt("gluon", given, weights, kept, rows))
+    assert not outs[0].isnan().any()
+    assert torch.equal(*outs)
+    assert torch.equal(states(both[0]).memory, states(both[1]).memory)
+    assert torch.equal(both[0].window, both[1].window)
 
 
 def test_prompts_beside_recurrent_rows_and_empty_segments():

@@ -7,13 +7,12 @@ import torch
 
 from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.hyper_connection import launch as sites
-from intarsia.kernels.kda import Cache, Parameters, Projected, prompt, recurrent
-from intarsia.kernels.rows import Rows
+from intarsia.kernels.kda import prompt, recurrent
+from tests.kernels.kda_cases import shapes
+from tests.kernels.kda_cases import unallocated as numbers
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
-
-HEADS, WIDTH = 64, 128
 
 
 @pytest.fixture
@@ -31,36 +30,6 @@ def usages(monkeypatch):
     return run
 
 
-def numbers(*shape: int, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def arguments(rows: int, segments: int, recurrent_segments: int, width: int = WIDTH):
-    columns = HEADS * width
-    narrow, integer = torch.bfloat16, torch.int32
-    given = Projected(
-        numbers(rows, 3 * columns, dtype=narrow),
-        numbers(rows, columns, dtype=narrow),
-        numbers(rows, columns, dtype=narrow),
-        numbers(rows, HEADS),
-    )
-    weights = Parameters(
-        numbers(3 * columns, 4), numbers(HEADS), numbers(columns), numbers(width), lower_bound=-5.0, eps=1e-5
-    )
-    cache = Cache(
-        numbers(8, 4, HEADS, width, width),
-        numbers(8, 7, 3 * columns, dtype=narrow),
-        numbers(8, dtype=integer),
-    )
-    step = Rows(
-        numbers(rows, dtype=torch.int64),
-        *[numbers(size, dtype=integer) for size in (rows, rows, segments + 1)],
-        numbers(8, 4, dtype=integer),
-        recurrent_segments,
-    )
-    return given, weights, cache, step, numbers(rows, columns, dtype=narrow)
-
-
 @pytest.mark.parametrize("name", ["gluon", "triton"])
 def test_the_recurrent_step_compiles_without_spills(usages, name):
     from intarsia.kernels.kda import gluon_step, triton_step
@@ -68,7 +37,7 @@ def test_the_recurrent_step_compiles_without_spills(usages, name):
     module = {"gluon": gluon_step, "triton": triton_step}[name]
     overlap = name == "gluon"
     (used,) = usages(
-        lambda: recurrent.launch(name, *arguments(16, 8, 8), overlap=overlap), (module, "recurrent_rows")
+        lambda: recurrent.launch(name, *shapes(16, 8, 8), overlap=overlap), (module, "recurrent_rows")
     )
     assert used["stack"] == 0
     if name == "gluon":
@@ -76,17 +45,14 @@ def test_the_recurrent_step_compiles_without_spills(usages, name):
         assert used["BAR"] <= 3
 
 
-@pytest.mark.parametrize("name", ["gluon", "triton"])
-def test_the_prompt_form_compiles_to_tensor_core_code(usages, name):
-    from intarsia.kernels.kda import gluon_chunk, gluon_solve, triton_carry, triton_chunk, triton_parts
+def test_the_prompt_form_in_triton_compiles_to_tensor_core_code(usages):
+    from intarsia.kernels.kda import triton_carry, triton_chunk, triton_parts
 
-    first = {"gluon": gluon_chunk, "triton": triton_chunk}[name]
-    second = {"gluon": gluon_solve, "triton": triton_chunk}[name]
     _, products, solve, carry, read = usages(
-        lambda: prompt.launch(name, *arguments(128, 1, 0, {"gluon": 128, "triton": 64}[name])),
+        lambda: prompt.launch("triton", *shapes(128, 1, 0, width=64)),
         (triton_parts, "plan_chunks"),
-        (first, "decayed_products"),
-        (second, "solve_chunk"),
+        (triton_chunk, "decayed_products"),
+        (triton_chunk, "solve_chunk"),
         (triton_carry, "carry_state"),
         (triton_carry, "read_chunks"),
     )
@@ -94,10 +60,31 @@ def test_the_prompt_form_compiles_to_tensor_core_code(usages, name):
         assert used.get("HMMA", 0) + used.get("HGMMA", 0) > 0
         assert used["shared"] < 227 << 10
     assert carry["stack"] == read["stack"] == 0
-    if name == "gluon":
-        # Two programs a multiprocessor: 65536 registers and 227 KiB of shared memory.
-        assert max(products["registers"], solve["registers"]) <= 128
-        assert max(products["shared"], solve["shared"]) <= 112 << 10
+
+
+def test_the_prompt_form_in_gluon_compiles_to_tensor_core_code(usages):
+    from intarsia.kernels.kda import gluon_carry, gluon_terms, triton_norm, triton_parts
+
+    _, terms, carry, norm = usages(
+        lambda: prompt.launch("gluon", *shapes(128, 1, 0)),
+        (triton_parts, "plan_chunks"),
+        (gluon_terms, "chunk_terms"),
+        (gluon_carry, "carry_state"),
+        (triton_norm, "norm_chunks"),
+    )
+    # Two programs a multiprocessor: 65536 registers and 228 KiB of shared memory, of which each leaves one.
+    assert terms["registers"] <= 128
+    assert terms["shared"] <= 113 << 10
+    # Operands change hands in registers, but for what the rows of a chunk share.
+    assert terms["HMMA"] >= 500
+    assert terms["BAR"] <= 30
+    assert terms["stack"] <= 256
+    # Three products in three parts, of which the state's is as wide as two: none waits for shared memory.
+    assert carry["HGMMA"] == 60
+    assert carry["BAR"] <= 12
+    assert carry["stack"] <= 64
+    assert carry["shared"] < 227 << 10
+    assert norm["stack"] == 0
 
 
 def test_sites_compile_to_tensor_core_code(usages):

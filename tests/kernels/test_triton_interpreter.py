@@ -17,8 +17,9 @@ from tests.kernels.interpreted import cases
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
 
-# Float32 sums in another order; bfloat16 rounds what lies between two products, and the output of KDA.
-TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2}
+# Float32 sums in another order; bfloat16 rounds what lies between two products, and the output of KDA; 16
+# bits of each number are left in products of parts.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2, "exact": 5e-5}
 
 
 @pytest.fixture(scope="module")

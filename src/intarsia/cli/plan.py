@@ -116,9 +116,8 @@ def show(result: "Plan") -> None:
         for section, kind in kinds
     ]
     show_table("weights, bytes", columns, rows)
-    show_table("ranks, bytes", ["rank", "weights", "scratch", "caches", "total", "load peak", "at"], [
-        _row(rank) for rank in result.ranks
-    ])  # fmt: skip
+    columns = ["rank", "weights", "scratch", "caches", "prompts", "total", "load peak", "at"]
+    show_table("ranks, bytes", columns, [_row(rank) for rank in result.ranks])
     if result.cuts:
         show_shares(result)
     if result.wire is not None:
@@ -182,7 +181,7 @@ def show_wire(wire: "Wire") -> None:
 
 def _row(rank: "RankPlan") -> list[object]:
     caches = rank.caches.total
-    figures = (rank.weights, rank.scratch, caches, rank.total, rank.peak)
+    figures = (rank.weights, rank.scratch, caches, rank.prompts, rank.total, rank.peak)
     return [rank.rank, *map(_bytes, figures), rank.peak_at]
 
 

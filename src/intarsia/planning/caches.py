@@ -1,4 +1,4 @@
-"""Bytes of what streams keep between steps, as the network allocates it."""
+"""Bytes of what streams keep between steps, and of what a prompt works in, as the network allocates them."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ from intarsia.core.config import CacheType
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.inventory import TEXT
 from intarsia.families.glm5_next.split import shares, split_rule
+from intarsia.kernels.kda.prompt import working_bytes
 
 PAGE = 512
 STEP_ROWS = 4
@@ -31,6 +32,13 @@ def linear_heads(config: Glm5NextConfig, ranks: int, rank: int) -> int:
         return 0
     rule = split_rule(config, f"{TEXT}layers.{config.kda_layers[0]}.self_attn.A_log")
     return len(shares(rule, ranks)[rank])
+
+
+def prompt_bytes(config: Glm5NextConfig, ranks: int, rank: int) -> int:
+    """What the GPU kernels of a prompt's linear attention hand to each other on a rank, at most: layers
+    follow each other, and so do the chunks of a longer step.
+    """
+    return working_bytes(linear_heads(config, ranks, rank), config.linear_head_dim)
 
 
 def cache_bytes(

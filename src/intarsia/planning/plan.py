@@ -13,7 +13,14 @@ from intarsia.families.errors import UnknownTensorError
 from intarsia.families.glm5_next.split import REPLICATE, SplitRule, split_rule
 from intarsia.families.glm5_next.split import shares as split_shares
 from intarsia.families.registry import Family
-from intarsia.planning.caches import PAGE, STEP_ROWS, CacheBytes, cache_bytes, linear_heads
+from intarsia.planning.caches import (
+    PAGE,
+    STEP_ROWS,
+    CacheBytes,
+    cache_bytes,
+    linear_heads,
+    prompt_bytes,
+)
 from intarsia.planning.items import Item, items
 from intarsia.planning.memory import Need, fitting_window, memory_violations, reserve_of
 from intarsia.planning.order import Loading
@@ -100,6 +107,7 @@ class _Planner:
         self.source = source
         self.family: Family = source.family
         self.ranks = ranks
+        self.device = working.device
         self.found = Findings()
         self.found.extend(checkpoint.problems)
         self.found.extend(resolution.violations)
@@ -194,6 +202,7 @@ class _Planner:
         peaks = self.loading.peaks(self.found)
         scratch = self.scratch.bytes() if self.scratch is not None else [0] * self.ranks
         config = self.family.glm5_next
+        on_gpu = self.device != "cpu"
 
         def caches(rank: int, tokens: int) -> CacheBytes:
             if config is None or not tokens:
@@ -218,13 +227,14 @@ class _Planner:
                 peaks[rank].working,
                 peaks[rank].nbytes,
                 peaks[rank].at,
+                prompts=prompt_bytes(config, self.ranks, rank) if config is not None and on_gpu else 0,
             )
             for rank in range(self.ranks)
         )
         native = config.max_position_embeddings if config is not None else None
         window = None
         if device_memory is not None:
-            needs = [Need(p.weights + p.scratch, p.peak, p.peak_at) for p in rank_plans]
+            needs = [Need(p.weights + p.scratch + p.prompts, p.peak, p.peak_at) for p in rank_plans]
             budget = device_memory - reserve_of(device_memory)
             window = fitting_window(native or 0, page, budget, needs, lambda r, n: caches(r, n).total)
             violations = memory_violations(device_memory, needs, context, window, native or 0)

@@ -18,7 +18,8 @@ class RankPlan:
     """Bytes on one rank. `table` has a row for each section (main, draft) and format.
 
     `working` is what loading needs beside weights at its worst; `peak` the highest point of the load, reached
-    at the weight `peak_at`.
+    at the weight `peak_at`. `prompts` is what the kernels of a prompt's linear attention hand to each other
+    on a GPU, at most; nothing on a CPU.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankPlan:
     working: int
     peak: int
     peak_at: str
+    prompts: int = 0
 
     @property
     def weights(self) -> int:
@@ -36,8 +38,8 @@ class RankPlan:
 
     @property
     def total(self) -> int:
-        """Weights, scratch and caches."""
-        return self.weights + self.scratch + self.caches.total
+        """Weights, scratch, caches and what a prompt works in."""
+        return self.weights + self.scratch + self.prompts + self.caches.total
 
     def part(self, section: str, kind: str) -> Parts:
         """The row of one section and format; zeros when there is none."""
@@ -149,6 +151,7 @@ def _rank(plan: RankPlan) -> dict[str, Any]:
         "rank": plan.rank,
         "weights": plan.weights,
         "scratch": plan.scratch,
+        "prompts": plan.prompts,
         "caches": {"paged": plan.caches.paged, "fixed": plan.caches.fixed},
         "total": plan.total,
         "working": plan.working,

@@ -117,6 +117,7 @@ def measure_memory(
         Owner("service", "caches that grow with the context", caches.paged, paged),
         Owner("service", "caches of fixed size", caches.fixed, fixed),
         Owner("service", "scratch for compressed scales", rank.scratch, 0),
+        Owner("service", "what a prompt's linear attention works in", rank.prompts, _unless_gpu(place)),
         _graphs(model, state),
         *_activations(model, min(context, PROMPT_ROWS)),
         Owner("load peak", "weights", rank.weights, sum(weight.nbytes for weight in weights.values())),
@@ -131,6 +132,11 @@ def measure_memory(
         notes.append("the resident high-water mark could not be set back: the peak may be an earlier one")
     settings = dict(zip(SETTINGS, (device, dtype, streams, context, kv_cache_dtype), strict=True))
     return MemoryLedger(form, settings, tuple(owners), predicted_memory(predicted), load.memory, tuple(notes))
+
+
+def _unless_gpu(place: torch.device) -> int | None:
+    """Nothing on a CPU; what kernels allocate for a while on a GPU is not known here."""
+    return 0 if place.type == "cpu" else None
 
 
 @dataclass(frozen=True, slots=True)

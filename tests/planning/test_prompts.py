@@ -1,0 +1,67 @@
+"""What a prompt's linear attention works in on a GPU, in the plan and as the kernels allocate it."""
+
+import pytest
+import torch
+
+from intarsia.families.glm5_next.config import Glm5NextConfig
+from intarsia.kernels.kda import prompt
+from intarsia.planning.caches import prompt_bytes
+from intarsia.planning.plan import plan
+from tests.kernels.kda_cases import shapes
+
+
+class Nothing:
+    """Stands in the place of a kernel."""
+
+    def __getitem__(self, grid):
+        return lambda *args, **keywords: None
+
+
+@pytest.fixture
+def allocated(monkeypatch):
+    """Launches a prompt of so many rows and heads without running it; the bytes of what it allocates."""
+    pytest.importorskip("triton")
+    from intarsia.kernels.kda import gluon_carry, gluon_terms, triton_norm, triton_parts
+
+    for module, name in (
+        (triton_parts, "plan_chunks"),
+        (gluon_terms, "chunk_terms"),
+        (gluon_carry, "carry_state"),
+        (triton_norm, "norm_chunks"),
+    ):
+        monkeypatch.setattr(module, name, Nothing())
+
+    def run(rows, heads):
+        sizes = []
+        empty = torch.empty
+
+        def counted(*shape, **options):
+            made = empty(*shape, **options)
+            sizes.append(made.nbytes)
+            return made
+
+        arguments = shapes(rows, 1, 0, heads=heads)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "empty", counted)
+            prompt.launch("gluon", *arguments)
+        return sum(sizes)
+
+    return run
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_plan_counts_what_the_kernels_of_a_long_prompt_allocate(allocated, real, real_config, ranks):
+    config = Glm5NextConfig.from_checkpoint_config(real_config)
+    planned = plan(real, ranks=ranks, device="cuda")
+    for rank in planned.ranks:
+        heads = config.linear_num_heads // ranks
+        assert rank.prompts == prompt_bytes(config, ranks, rank.rank) == allocated(8192, heads)
+        assert rank.total == rank.weights + rank.scratch + rank.caches.total + rank.prompts
+
+
+def test_a_short_prompt_allocates_less(allocated):
+    assert allocated(64, 64) < allocated(8192, 64) == allocated(4096, 64)
+
+
+def test_nothing_is_planned_for_a_cpu(real):
+    assert all(rank.prompts == 0 for rank in plan(real, ranks=2).ranks)
