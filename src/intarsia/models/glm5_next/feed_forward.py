@@ -25,5 +25,4 @@ def feed_forward(x: Tensor, w: MlpWeights | MoeWeights, config: Glm5NextConfig, 
     routing = route(
         x, w.router, w.bias, rows, top=config.num_experts_per_tok, scaling=config.routed_scaling_factor
     )
-    join(x)
     return routed_experts(x, routing, w.experts.gate_up, w.experts.down, config.swiglu_limit, plus=shared)

@@ -13,6 +13,7 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.embedding import embed, join_norms
 from intarsia.kernels.linear import linear
 from intarsia.kernels.norm import add_norm, rms_norm
+from intarsia.kernels.prefetch import prefetch
 from intarsia.kernels.rows import Piece, Rows
 from intarsia.kernels.weights import Weight
 from intarsia.models.errors import StateError
@@ -94,6 +95,7 @@ class Glm5NextModel:
         pending: hyper.Pending | None = None
         for index, layer in enumerate(self.weights.layers):
             block = layer.block
+            prefetch(streams, block.attention.first)
             streams, x, mix = self._site(streams, pending, layer.attention_mix, block.attention_norm)
             if watch is not None and index:
                 watch(index - 1, streams)
@@ -201,6 +203,7 @@ class Glm5NextModel:
             return self._second_half_in_parts(layer, streams, partial, mix, rows, parts)
         sent = self._sent(rows)
         pending = hyper.Pending(self.group.sum_in_rank_order(partial, sent), mix)
+        prefetch(streams, layer.block.mlp.first)
         streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
         y = feed_forward(x, layer.block.mlp, self.config, rows)
         return streams, hyper.Pending(self.group.sum_in_rank_order(y, sent), mix)
