@@ -7,10 +7,12 @@ import torch
 
 from intarsia.engine.sampling import Rows, SamplingSettings
 from intarsia.engine.sampling import draw as torch_draw
-from intarsia.engine.sampling.candidates import peaks
+from intarsia.engine.sampling.candidates import Candidates, best_noisy, likeliest, peaks
+from intarsia.engine.sampling.draw import allowed, pick
 from intarsia.engine.sampling.fixedpoint import distances, masses, tables
 from intarsia.kernels import draw
 from intarsia.kernels.draw.offers import best, offer
+from intarsia.kernels.draw.pick import pick_candidates
 from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
 from tests.kernels.draws import reference_best, rows_of_draws, rows_with_cuts
 
@@ -44,6 +46,11 @@ def drawn_otherwise(count: int) -> list[str]:
     expected = torch_draw(logits, positions, settings)
     found = [f"row {row} of {count}" for row in (got != expected).nonzero().flatten().tolist()]
     likeliest = torch_draw(logits, positions, SamplingSettings(temperature=0.0))
+    found += [
+        f"picks of {ranks}, {width} wide"
+        for ranks, width in ((1, 9), (3, 40))
+        if not picked_alike(ranks, width)
+    ]
     found += [f"offers of {ranks}" for ranks in (1, 2, 3) if not offered_alike(logits, likeliest, ranks)]
     return found + ["likeliest"] * (not torch.equal(likeliest_token(logits), likeliest))
 
@@ -54,6 +61,34 @@ def offered_alike(logits: torch.Tensor, expected: torch.Tensor, ranks: int) -> b
     edges = [0, *(max(1, count * rank // ranks // 2) for rank in range(1, ranks)), count]
     shards = [(logits[:, a:b], a) for a, b in itertools.pairwise(edges) if a < b]
     return torch.equal(best(torch.stack([offer(shard, first) for shard, first in shards])), expected)
+
+
+def picked_alike(ranks: int, width: int) -> bool:
+    """Whether candidates of shards are drawn from as in the torch form, certain ones and others."""
+    logits, settings, positions = rows_with_cuts(90)
+    rows, peak = Rows.of(settings, positions), peaks(logits)
+    edges = [90 * rank // ranks for rank in range(ranks + 1)]
+    shards = [(logits[:, a:b], a) for a, b in itertools.pairwise(edges)]
+    seeds = rows.seed_low, rows.seed_high
+    cuts = Cuts(rows.scales, rows.top_k, rows.top_p, rows.farthest, positions, seeds)
+    few = [likeliest(part, rows, peak, width, first_id=first, nucleus=True) for part, first in shards]
+    one = [best_noisy(part, rows, peak, first_id=first) for part, first in shards]
+    for cut, offers in ((True, few), (False, one)):
+        found = Candidates.merged(offers)
+        got = pick_candidates(
+            found.keys, found.floor, found.mass, peak, cuts, tables(logits.device), cut=cut, certain_k=width,
+            uncertain=-2,
+        )  # fmt: skip
+        expected = pick(found, rows, peak)
+        if cut:
+            kept, certain = allowed(found, rows, peak)
+            expected = pick(found, rows, peak, kept)
+            certain = certain & (rows.top_k <= width) | (expected == -1)
+            expected = torch.where(certain, expected, -2)
+            assert 0 < int(certain.sum()) < len(settings)
+        if not torch.equal(got, expected):
+            return False
+    return True
 
 
 if __name__ == "__main__":

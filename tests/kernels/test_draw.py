@@ -19,8 +19,10 @@ if importlib.util.find_spec("triton") is None:
 
 # Of the series and its range reduction; as float32 they would be other numbers.
 CONSTANTS = (0.7071067811865476, 2.8853900817779268, 1 / 17, 1 / 3, 2.0**-52)
-POINTERS = {"scales": "*fp64", "logits": "*fp32", "peaks": "*fp32"}
-NUMBERS = dict.fromkeys(["row_stride", "count", "first_id", "tiles", "step", "steps", "shift", "rows"], "i32")
+POINTERS = {"scales": "*fp64", "top_ps": "*fp64", "logits": "*fp32", "peaks": "*fp32"}
+NUMBERS = dict.fromkeys(
+    ["row_stride", "count", "first_id", "tiles", "step", "steps", "shift", "rows", "certain_k"], "i32"
+)
 SEARCH = {"IDS": 18, "SUMS": 512, "OVERLAP": True}
 
 
@@ -68,6 +70,10 @@ def test_searches_compile_to_operations_that_are_not_fused():
     assert "fma" not in code
     for value in CONSTANTS:
         assert f"0d{struct.pack('>d', value).hex().upper()}" in code, value
+    pick = {"COUNT": 256, "UNCERTAIN": -2, "OVERLAP": True}
+    for cut in (False, True):
+        code += assembly("triton_pick", "pick_of_rows", pick | {"CUT": cut})
+    assert "fma" not in code
     for name in ("likeliest_of_tiles", "likeliest_of_rows", "drawn_of_rows"):
         assert assembly("triton_search", name, sizes)
     for name in ("offer_of_rows", "best_offer"):

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from intarsia.core.config import SamplingSettings
-from intarsia.engine.sampling.candidates import best_noisy, likeliest
+from intarsia.engine.sampling.candidates import Candidates, best_noisy, likeliest
 from intarsia.engine.sampling.draw import NOTHING_ALLOWED, NUCLEUS_WIDTHS, allowed, pick
 from intarsia.engine.sampling.fixedpoint import tables
 from intarsia.engine.sampling.rows import NO_LIMIT, Rows, entries
 from intarsia.engine.sampling.shards import WHOLE, Shards
 from intarsia.kernels.draw import takes
+from intarsia.kernels.draw.pick import pick_candidates
 from intarsia.kernels.draw.search import Cuts, drawn_token, likeliest_token
 
 UNCERTAIN = -2
@@ -98,19 +99,43 @@ def draw_captured(logits: Tensor, rows: Rows | None, way: Way, shards: Shards = 
     peak, first = shards.peaks(logits), shards.first_id
 
     def uncut() -> Tensor:
-        return pick(shards.merged(best_noisy(logits, rows, peak, first_id=first)), rows, peak)
+        candidates = shards.merged(best_noisy(logits, rows, peak, first_id=first))
+        return _picked(candidates, rows, peak, cut=False)
 
     if way == Way.UNCUT:
         return uncut()
     most = shards.most(logits)
     width = min(WIDTH, most)
     candidates = shards.merged(likeliest(logits, rows, peak, width, first_id=first, nucleus=True))
-    kept, certain = allowed(candidates, rows, peak)
-    if width < most:
-        certain = certain & (rows.top_k <= width)  # a nucleus among the top k is a share of all of those
-    drawn = pick(candidates, rows, peak, kept)
-    drawn = torch.where(certain | (drawn == NOTHING_ALLOWED), drawn, UNCERTAIN)
+    # a nucleus among the top k is a share of all of those
+    drawn = _picked(candidates, rows, peak, cut=True, certain_k=width if width < most else NO_LIMIT)
     if way == Way.CUT:
         return drawn
     free = (rows.top_k == 0) & (rows.top_p >= 1) & (rows.farthest >= NO_LIMIT)
     return torch.where(free, uncut(), drawn)
+
+
+def _picked(
+    candidates: Candidates, rows: Rows, peak: Tensor, *, cut: bool, certain_k: int = NO_LIMIT
+) -> Tensor:
+    """The token of each row; UNCERTAIN where the candidates do not settle it, or its top k is above
+    `certain_k`."""
+    if takes(peak):
+        cuts = Cuts(
+            rows.scales,
+            rows.top_k,
+            rows.top_p,
+            rows.farthest,
+            rows.positions,
+            (rows.seed_low, rows.seed_high),
+        )
+        return pick_candidates(
+            candidates.keys.contiguous(), candidates.floor, candidates.mass, peak, cuts, tables(peak.device),
+            cut=cut, certain_k=certain_k, uncertain=UNCERTAIN,
+        )  # fmt: skip
+    if not cut:
+        return pick(candidates, rows, peak)
+    kept, certain = allowed(candidates, rows, peak)
+    certain = certain & (rows.top_k <= certain_k)
+    drawn = pick(candidates, rows, peak, kept)
+    return torch.where(certain | (drawn == NOTHING_ALLOWED), drawn, UNCERTAIN)
