@@ -18,8 +18,8 @@ class RankPlan:
     """Bytes on one rank. `table` has a row for each section (main, draft) and format.
 
     `working` is what loading needs beside weights at its worst; `peak` the highest point of the load, reached
-    at the weight `peak_at`. `prompts` is what the kernels of a prompt's linear attention hand to each other
-    on a GPU, at most; nothing on a CPU.
+    at the weight `peak_at`. `prompts` is what a piece of a prompt works in on a GPU, at most; nothing on a
+    CPU.
     """
 
     rank: int

@@ -117,7 +117,7 @@ def measure_memory(
         Owner("service", "caches that grow with the context", caches.paged, paged),
         Owner("service", "caches of fixed size", caches.fixed, fixed),
         Owner("service", "scratch for compressed scales", rank.scratch, 0),
-        Owner("service", "what a prompt's linear attention works in", rank.prompts, _unless_gpu(place)),
+        Owner("service", "what a piece of a prompt works in", rank.prompts, _unless_gpu(place)),
         _graphs(model, state),
         *_activations(model, min(context, PROMPT_ROWS)),
         Owner("load peak", "weights", rank.weights, sum(weight.nbytes for weight in weights.values())),
