@@ -95,7 +95,7 @@ class Ahead:
         address = targets()[order][pieces.item] + pieces.offset
         rows, part = table(pieces.place, address, pieces.length)
         block = pieces.block[part]
-        numbers = np.unique(block)
+        numbers = np.arange(block[0], block[-1] + 1)
         bounds = [*np.searchsorted(block, numbers).tolist(), len(block)]
         self.times.planning += perf_counter() - begin
         for index, number in enumerate(numbers.tolist()):

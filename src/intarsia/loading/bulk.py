@@ -149,11 +149,21 @@ class Bulk:
         raise LoadError(entries[0].shard, found)
 
 
-class Group(NamedTuple):
-    """Weights that are loaded together, and what brings their pieces; None: they must go one by one."""
+class Group:
+    """Weights that are loaded together: in bulk if `straight`, else one, whose pieces go one by one."""
 
-    weights: tuple[Arranged, ...]
-    bulks: list[Bulk] | None
+    def __init__(self, weights: Sequence[Arranged], chunks: Sequence[Sequence[Own]] = ()) -> None:
+        self.weights = weights
+        self.straight = bool(chunks)
+        self._chunks = chunks
+        self._made: list[Bulk] = []
+
+    def bulks(self) -> Iterator[Bulk]:
+        """What brings the pieces, in order; each made when it is first wanted, in between others' work."""
+        for index, chunk in enumerate(self._chunks):
+            if index == len(self._made):
+                self._made.append(Bulk(self.weights, chunk))
+            yield self._made[index]
 
 
 def groups(weights: Iterable[Arranged], device: torch.device, *, apart: bool = False) -> Iterator[Group]:
@@ -168,7 +178,7 @@ def groups(weights: Iterable[Arranged], device: torch.device, *, apart: bool = F
             yield _group(some)
             some = []
         if straight is None:
-            yield Group((arranged,), None)
+            yield Group([arranged])
         elif alone:
             yield _group([(arranged, straight)])
         else:
@@ -191,8 +201,7 @@ def _group(some: Sequence[tuple[Arranged, list[Entries]]]) -> Group:
         for piece, entries in zip(arranged.pieces, straight, strict=True):
             chunk = piece.expert // EXPERTS if stacked else 0
             chunks.setdefault(chunk, []).append(Own(weight, piece, entries))
-    weights = tuple(arranged for arranged, _ in some)
-    return Group(weights, [Bulk(weights, chunks[chunk]) for chunk in sorted(chunks)])
+    return Group([arranged for arranged, _ in some], [chunks[chunk] for chunk in sorted(chunks)])
 
 
 def span_of(entry: TensorEntry, region: Region | None) -> Span:

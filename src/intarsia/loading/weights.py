@@ -5,7 +5,7 @@ matrices of one expert that share a global scale.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from intarsia.formats import Stored
 from intarsia.loading import compressed
 from intarsia.loading.arrange import arrange
 from intarsia.loading.asks import Ask, Span, one_by_one
-from intarsia.loading.bulk import Bulk, Group, groups, span_of
+from intarsia.loading.bulk import Group, groups, span_of
 from intarsia.loading.calibration import LayerMax
 from intarsia.loading.calibration import layer_max_input_scale as calibrated
 from intarsia.loading.converter import Converter
@@ -165,8 +165,8 @@ class Loader:
         known: set[str] = set()
         for group in groups(self._plan.weights, self._staging.device, apart=self._apart):
             self._groups |= {arranged.module.name: group for arranged in group.weights}
-            if group.bulks is not None:
-                yield from (bulk.ask for bulk in group.bulks)
+            if group.straight:
+                yield from (bulk.ask for bulk in group.bulks())
             else:
                 yield from one_by_one(_spans(group.weights[0]))
             for arranged in group.weights:
@@ -196,12 +196,12 @@ class Loader:
         group = self._groups.pop(arranged.module.name, None)
         if group is None and self._staging.delivers:
             group = next(groups([arranged], self._staging.device))
-        if group is None or group.bulks is None:
+        if group is None or not group.straight:
             tensors = self._allocated(arranged)
             self._fill(arranged, tensors)
             return tensors
         made = [self._allocated(one) for one in group.weights]
-        self._deliver(group.weights, group.bulks, made)
+        self._deliver(group, made)
         self._ready |= {one.module.name: held for one, held in zip(group.weights, made, strict=True)}
         for one in group.weights:
             self._groups.pop(one.module.name, None)
@@ -213,12 +213,10 @@ class Loader:
             for suffix, slot in arranged.slots.items()
         }
 
-    def _deliver(
-        self, weights: Sequence[Arranged], together: Sequence[Bulk], tensors: list[dict[str, torch.Tensor]]
-    ) -> None:
+    def _deliver(self, group: Group, tensors: list[dict[str, torch.Tensor]]) -> None:
         """Stored pieces by the hundred."""
         faults = []
-        for bulk in together:
+        for bulk in group.bulks():
             batches = bulk.batches(tensors)
             self._staging.deliver(bulk.ask, partial(bulk.targets, tensors, batches))
             if batches:
@@ -231,7 +229,7 @@ class Loader:
             faults,
             (
                 (piece, place_of(held[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
-                for arranged, held in zip(weights, tensors, strict=True)
+                for arranged, held in zip(group.weights, tensors, strict=True)
                 for piece in arranged.pieces
                 if piece.codec is not None
             ),
