@@ -46,7 +46,8 @@ def prompt_bytes(config: Glm5NextConfig, ranks: int, rank: int, rows: int = GPU_
     """What a step of so many prompt rows works in on a rank with a GPU, at most, activations in BF16.
 
     Layers follow each other. Of a layer the most is alive either in the routed experts, which have a row for
-    each pair of a token and an expert, or in linear attention (see `linear_attention_bytes`). Measured at GLM-5.3-Flash's widths and 8,192 rows: 3.1 GB, 5 % more than this.
+    each pair of a token and an expert, or in linear attention (see `linear_attention_bytes`). Measured at
+    GLM-5.3-Flash's widths and 8,192 rows: 3.1 GB, 5 % more than this.
     """
     wide, width = config.hidden_size, linear_heads(config, ranks, rank) * config.linear_head_dim
     inner = -(-config.moe_intermediate_size // ranks)
