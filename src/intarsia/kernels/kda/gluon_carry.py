@@ -16,9 +16,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from intarsia.kernels.kda.gluon_rows import CHUNK, D, halves
+from intarsia.kernels.kda.gluon_rows import CHUNK, LOG2E, D, halves, part_of_one
 
 STAGES = gl.constexpr(2)
+# A chunk's rows by all values, written value by row without conflicts.
+STAGED = gl.constexpr(gl.SwizzledSharedLayout(8, 2, 4, [1, 0]))
+OUT = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0]))  # [64 rows, 128 values], eight warps
 BYTES = gl.constexpr(3 * 2 * 2 * 64 * 128)  # of the tiles of a chunk
 
 
@@ -106,13 +109,42 @@ def products(left, right, SIZE: gl.constexpr, total):
     return warpgroup_mma(left[0], high, total, is_async=True)
 
 
-@gluon.jit(do_not_specialize=["first_segment", "segments", "first_chunk", "chunks_at_once"])
+@gluon.jit
+def clear_rows(out, row, end, head, H: gl.constexpr):
+    """Zeros for the rows that belong to no stream."""
+    t = gl.arange(0, CHUNK, layout=gl.SliceLayout(1, OUT))[:, None]
+    c = gl.arange(0, D, layout=gl.SliceLayout(0, OUT))[None, :]
+    nothing = gl.zeros([CHUNK, D], out.dtype.element_ty, OUT)
+    for first in range(row, end, CHUNK):
+        at = (first + t).to(gl.int64) * (H * D) + head * D + c
+        gl.store(out + at, nothing, mask=(first + t < end) & (c >= 0))
+
+
+@gluon.jit
+def store_rows(seen, gate, gate_stride, norm, out, row, length, head, query_scale, eps, H: gl.constexpr):
+    """What a chunk's rows read, by queries of unit length: scaled, normed and gated, into out [R, H D]."""
+    t = gl.arange(0, CHUNK, layout=gl.SliceLayout(1, OUT))[:, None]
+    c = gl.arange(0, D, layout=gl.SliceLayout(0, OUT))[None, :]
+    inside = (t < length) & (c >= 0)
+    at = (row + t).to(gl.int64)
+    z = gl.load(gate + at * gate_stride + head * D + c, mask=inside, other=0).to(gl.float32)
+    weight = gl.load(norm + c).to(gl.float32)
+    o = query_scale * seen.load(OUT)
+    o = o * gl.rsqrt(gl.sum(o * o, 1) / D + eps)[:, None] * weight * part_of_one(z * LOG2E)
+    gl.store(out + at * (H * D) + head * D + c, o.to(out.dtype.element_ty), mask=inside)
+
+
+@gluon.jit(do_not_specialize=["first_segment", "segments", "first_chunk", "chunks_at_once", "rows"])
 def carry_state(
     keys,
     rest,
     values,
     keep,
     read,
+    gate,
+    gate_stride,
+    norm,
+    out,
     raw,
     raw_stride,
     memory,
@@ -125,6 +157,9 @@ def carry_state(
     segments,
     first_chunk,
     chunks_at_once,
+    rows,
+    query_scale,
+    eps,
     H: gl.constexpr,
     COPIES: gl.constexpr,
     RING: gl.constexpr,
@@ -132,8 +167,9 @@ def carry_state(
     SEGMENTS: gl.constexpr,
     VALUES: gl.constexpr,
 ):
-    """Walks over a segment's chunks that are at hand: what their rows read goes to `read` [64, D], the last
-    state to the stream's memory.
+    """Walks over a segment's chunks that are at hand; the last state goes to the stream's memory. What rows
+    read goes to `read` [64, D] where VALUES is half of a head, and normed and gated into out [`rows`, H D]
+    where it is all of one; padding rows of `out` become zero then.
 
     The grid is [heads * D / VALUES, prompt segments].
     """
@@ -146,6 +182,10 @@ def carry_state(
     begin, count, position, chunk, through = segment_bounds(
         starts, positions, first_segment, segments, gl.program_id(1), SEGMENTS, VALUES // 16
     )
+    WHOLE: gl.constexpr = VALUES == D
+    if WHOLE:  # noqa: SIM102 (the compiler decides the outer one)
+        if (first_chunk == 0) & (gl.program_id(1) == 0):
+            clear_rows(out, gl.load(starts + first_segment + segments), rows, head, H)
     low = gl.maximum(chunk, first_chunk)
     high = gl.minimum(through, first_chunk + chunks_at_once)
     if low >= high:
@@ -164,6 +204,8 @@ def carry_state(
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, 2 * D, CHUNK], keys.layout),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, 2 * CHUNK, D], rest.layout),
     )
+    if WHOLE:
+        staged = gl.allocate_shared_memory(gl.float32, [CHUNK, D], STAGED)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
@@ -199,7 +241,15 @@ def carry_state(
         moved = as_left(change, LEFT)
         seen = warpgroup_mma_wait(0, [seen])
         state = products(moved, tiles[2].index(stage), CHUNK, state)
-        gl.store(read + at * size + straight, seen)
+        if WHOLE:
+            grid = (position // CHUNK + first_chunk + index - chunk) * CHUNK
+            begin_at = gl.maximum(position, grid)
+            length = gl.minimum(position + count, grid + CHUNK) - begin_at
+            row = begin + begin_at - position
+            staged.permute([1, 0]).store(seen)
+            store_rows(staged, gate, gate_stride, norm, out, row, length, head, query_scale, eps, H)
+        else:
+            gl.store(read + at * size + straight, seen)
         after = (here + gl.where(more, H, 0)).to(gl.int64)
         change = gl.load(values + after * 2 * size + turned)
         seen = gl.load(values + after * 2 * size + size + turned)

@@ -16,7 +16,9 @@ _TERM_WARPS, _NORM_WARPS = 8, 4
 _TERM_OPTIONS: dict[str, int] = {"maxnreg": 128}  # two programs a multiprocessor
 _NORM_PARTS = 2
 MANY_HEADS = 48
-"""From so many heads on a program carries a whole head's state: what its halves would share is read once."""
+"""From so many heads on a program carries a whole head's state: what halves would share is read once, and
+what rows read is normed and gated where it is formed.
+"""
 
 
 class Room:
@@ -31,7 +33,9 @@ class Room:
         self.keys = numbers(4, width, CHUNK, dtype=torch.bfloat16)
         self.rest = numbers(2, CHUNK, width, dtype=torch.bfloat16)
         self.values = numbers(2, width, CHUNK)
-        self.read, self.keep = numbers(CHUNK, width), numbers(width)
+        self.whole = heads >= MANY_HEADS
+        self.read = numbers(0) if self.whole else numbers(CHUNK, width)
+        self.keep = numbers(width)
         self.table = torch.empty(chunks, ENTRY, dtype=torch.int32, device=device)
 
     @property
@@ -68,11 +72,11 @@ def launch_group(
     room: Room,
     some: Group,
 ) -> None:
-    """One group of chunks, in four launches."""
+    """One group of chunks, in three launches, or four for a few heads."""
     from intarsia.kernels.kda import gluon_carry, gluon_terms, triton_norm
 
     heads, ring = room.heads, cache.window.shape[1]
-    values = room.width if heads >= MANY_HEADS else room.width // 2
+    values = room.width if room.whole else room.width // 2
     with on_device_of(out):
         some.locate(rows, room.table)
         keys, rest, solved = room.boxes()
@@ -106,6 +110,10 @@ def launch_group(
             room.values,
             room.keep,
             room.read,
+            projected.gate,
+            projected.gate.stride(0),
+            parameters.norm,
+            out,
             projected.raw,
             projected.raw.stride(0),
             cache.memory,
@@ -118,6 +126,9 @@ def launch_group(
             some.segments,
             some.first,
             some.count,
+            out.shape[0],
+            room.width**-0.5,
+            float(parameters.eps),
             H=heads,
             COPIES=cache.memory.shape[1],
             RING=ring,
@@ -126,6 +137,8 @@ def launch_group(
             VALUES=values,
             num_warps=values // 16,
         )
+        if room.whole:
+            return
         triton_norm.norm_chunks[(heads, _NORM_PARTS * some.count)](
             room.read,
             projected.gate,
