@@ -52,13 +52,21 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(launch, "launch", reference)
 
 
+class Count:
+    total = 0
+
+    def advance(self, count):
+        self.total += count
+
+
 def delivered(plan):
-    """The weights of a plan out of a ring; what was left in it."""
-    with plan.checkpoint.reader() as reader, SILENT.phase("", 0) as phase, Staging(reader, CPU) as staging:
-        loader = Loader(plan, staging, phase)
+    """The weights of a plan out of a ring; what was left in it, and how many bytes were told of."""
+    count = Count()
+    with plan.checkpoint.reader() as reader, Staging(reader, CPU) as staging:
+        loader = Loader(plan, staging, count)
         staging.read_ahead(loader.asks(), threads=2)
         weights = {one.module.name: loader.load(one) for one in plan.weights}
-        return weights, staging.ahead.left()
+        return weights, staging.ahead.left(), count.total
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])
@@ -72,8 +80,9 @@ def test_in_bulk_every_weight_is_what_it_is_one_by_one(converted, rank):
     if rank is None:
         assert straight == len(plan.weights)
     assert [one for group in found for one in group.weights] == list(plan.weights)
-    weights, left = delivered(plan)
+    weights, left, told = delivered(plan)
     assert left == 0
+    assert told == plan.stored_bytes
     assert_same(weights, load_weights(converted, **ranks))
 
 
