@@ -32,10 +32,10 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def ranks_of(*words, eager=False):
+def ranks_of(*words, eager=False, timeout=30):
     """Both ranks of a command."""
     command = [sys.executable, "-m", "tests.groups.one_gpu_rank", *words, "--dtype", "bfloat16"]
-    command += ["--device", "cuda:0", "--tp", "2", "--rank-timeout", "30"]
+    command += ["--device", "cuda:0", "--tp", "2", "--rank-timeout", str(timeout)]
     command += ["--master", "127.0.0.1", "--master-port", str(free_port())]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "EAGER": "yes" if eager else ""}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
@@ -52,6 +52,18 @@ def test_a_lone_reply_is_the_same_captured_and_eager():
     line = ("generate", "demo", PROMPT, "--max-tokens", "24", "--ignore-eos")
     captured, eager = ranks_of(*line), ranks_of(*line, eager=True)
     assert said(captured) == said(eager)
+
+
+def test_a_rank_that_dies_in_captured_decode_is_named_by_the_other():
+    line = ("generate", "demo", PROMPT, "--max-tokens", "3000", "--ignore-eos")
+    first, second = ranks_of(*line, timeout=4)
+    assert first.stdout.read(8)
+    second.kill()
+    _, told = first.communicate(timeout=40)
+    assert first.returncode == 1
+    assert "rank 1" in told, told[-2000:]
+    assert "did not come in time to a sum over peer memory" in told, told[-2000:]
+    second.communicate()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from intarsia.engine.lanes.mtp import MtpGuesses
 from intarsia.engine.lanes.verify import adjusted, draw_rows, drawn_rows, take
 from intarsia.engine.pages import PagePool
 from intarsia.engine.places import Places
+from intarsia.engine.sampling import NOTHING_ALLOWED
 from intarsia.engine.sampling.shards import Shards
 from intarsia.engine.scheduler import Scheduler
 from intarsia.engine.settings import StreamSettings
@@ -227,6 +228,7 @@ class StepLoop:
         drawn = None if output.drawn is None else drawn_rows(output.drawn, lanes)
         if drawn is None:
             drawn = draw_rows(logits, lanes, self._shards)
+        self._require_all(drawn)
         return {id(part): (plain, row) for part, plain, row in zip(parts, own, drawn, strict=True)}
 
     def _speak_adjusted(
@@ -246,7 +248,13 @@ class StepLoop:
         if not ready:
             return {}
         drawn = draw_rows(torch.cat(rows), [(part.lane, part.logits) for part, _ in ready])
+        self._require_all(drawn)
         return {id(part): (plain, tokens) for (part, plain), tokens in zip(ready, drawn, strict=True)}
+
+    def _require_all(self, drawn: Sequence[Sequence[int]]) -> None:
+        """Where nothing could be drawn another rank may be gone, rather than the network wrong."""
+        if any(NOTHING_ALLOWED in tokens for tokens in drawn):
+            self._shards.group.require_all()
 
     def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int] | None) -> int:
         """Commit a part's rows, and give its lane what was drawn; how many rows stay."""

@@ -124,7 +124,9 @@ class ModelRunner:
 
     def draw(self, logits: Tensor, positions: Tensor, settings: SamplingSettings) -> Tensor:
         """Draw a token for each row of this rank's logits, int64 [n]; the same on all ranks."""
-        return draw_shards(logits, positions, settings, self._shards)
+        drawn = draw_shards(logits, positions, settings, self._shards)
+        self.model.group.require_all()
+        return drawn
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
         """Append rows without committing them; logits float32 [n, V]. `commit` must follow."""

@@ -145,6 +145,11 @@ class RankGroup(ABC):
         """The largest over all ranks of each number; NaN where one is."""
         return torch.stack(self.gather(numbers)).amax(0)
 
+    def require_all(self) -> None:
+        """Raise what ended the exchanges; where the host waits in each, it has found out there."""
+        if self.failure is not None:
+            raise self.failure
+
     def barrier(self, what: str) -> None:
         """Return once every rank is here."""
         self._status.tell(f"waits for the other ranks: {what}")

@@ -58,6 +58,10 @@ class Group(Protocol):
         """The largest over all ranks of each number; NaN where one is."""
         ...
 
+    def require_all(self) -> None:
+        """Raise RankLostError if another rank did not come to an exchange that the device waited for."""
+        ...
+
     def barrier(self, what: str) -> None:
         """Return once every rank is here."""
         ...
@@ -109,6 +113,9 @@ class SingleRank:
     def largest(self, numbers: Tensor) -> Tensor:
         """The numbers themselves."""
         return numbers
+
+    def require_all(self) -> None:
+        """Return at once."""
 
     def barrier(self, what: str) -> None:
         """Return at once."""

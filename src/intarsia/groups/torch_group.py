@@ -110,9 +110,14 @@ class TorchGroup(RankGroup):
 
     def check_equal(self, what: str, value: int) -> None:
         """As for all groups; before, that every rank came to all sums over peer memory."""
-        if self.failure is None and self.peers is not None and int(self.peers.failed):
-            raise self.fail(RuntimeError("another rank did not come in time to a sum over peer memory"))
+        self.require_all()
         super().check_equal(what, value)
+
+    def require_all(self) -> None:
+        """Look whether every rank came to all exchanges over peer memory; waits for the device."""
+        super().require_all()
+        if self.peers is not None and int(self.peers.failed):
+            raise self.fail(RuntimeError("another rank did not come in time to a sum over peer memory"))
 
 
 def ask_around(store: Store, rank: int, ranks: int, status: Status, problem: RuntimeError) -> RuntimeError:
