@@ -35,7 +35,7 @@ class CudaRecorder:
 
     may_look = False
     buckets: tuple[int, ...] = BUCKETS
-    branches = False
+    branches = True
     """Whether operations that do not need each other run beside each other."""
 
     def __init__(self, device: torch.device) -> None:
