@@ -6,10 +6,11 @@ import json
 import pytest
 import torch
 
+import intarsia
 from intarsia.cli.main import main
 from intarsia.kernels import choice, tuning
 from intarsia.kernels.tuning import Found, Site, Table, configurations
-from intarsia.kernels.tuning.use import State
+from intarsia.kernels.tuning.use import NONE_THERE, State
 from intarsia.loading.weights import prepared
 from intarsia.models.glm5_next.configured import configuration_rows
 
@@ -82,3 +83,14 @@ def test_a_named_file_that_does_not_hold_is_an_error(tmp_path, capsys):
     assert "tuned.json" in capsys.readouterr().err
     assert main(["generate", "demo", "Once", "--tuning", str(file), "--max-tokens", "1"]) == 1
     assert main(["generate", "demo", "Once", "--tuning", "off", "--max-tokens", "1"]) == 0
+
+
+def test_a_devices_own_file_that_does_not_hold_is_warned_of(monkeypatch, caplog):
+    state = State("tuned.json", reason="[other-kernels] sources: found abc; expected def")
+    monkeypatch.setattr("intarsia.api.use", lambda setting, device: state)
+    intarsia.load("demo")
+    assert "tuned.json: [other-kernels]" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("intarsia.api.use", lambda setting, device: State("tuned.json", reason=NONE_THERE))
+    intarsia.load("demo")
+    assert caplog.text == ""
