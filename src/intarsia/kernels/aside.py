@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-_MOST_ROWS = 16
+_MOST_ROWS = 32
 """More rows keep a GPU busy, and branches only take from each other."""
 
 
