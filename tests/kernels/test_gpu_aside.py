@@ -54,7 +54,7 @@ def test_branches_open_only_where_they_are_allowed():
     assert seen == [False, True, False, False]
 
 
-@pytest.mark.parametrize("rows", [1, 3, 16, 33, 64])
+@pytest.mark.parametrize("rows", [1, 3, 16, 32, 33])
 def test_sites_in_branches_have_the_bits_of_sites_in_order(rows):
     site = weights(4096)
     streams, pending = inputs(rows, 4096)
