@@ -33,12 +33,18 @@ def test_nothing_is_asked_for_where_nothing_branches():
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 def test_the_kernels_compile_for_hopper():
     from intarsia.kernels.embedding.triton_fed import feed_rows
-    from intarsia.kernels.prefetch.triton_prefetch import request_blocks
 
     pointers = {"tokens": "*i64", "places": "*i32", "source": "*i64", "out": "*i64", "rows": "i32"}
     assert assembly(feed_rows, pointers, {"SIZE": 64})
-    kinds = {"memory": "*u8", "blocks": "i32", "wanted": "i32"}
-    code = assembly(request_blocks, kinds, {"BLOCK": 1 << 18, "EACH": 1 << 12}, warps=2)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("count", [1, 3])
+def test_memory_is_asked_for_by_the_copy_engine(count):
+    from intarsia.kernels.prefetch.triton_prefetch import request_blocks
+
+    kinds = {"pieces": ("*u8",) * count, "blocks": ("i32",) * count, "wanted": "i32"}
+    code = assembly(request_blocks, kinds, {"COUNT": count, "BLOCK": 1 << 18, "EACH": 1 << 12}, warps=2)
     assert code.count("cp.async.bulk.prefetch.L2") == 1
 
 

@@ -21,22 +21,22 @@ _WARPS = 2
 def prefetch(like: torch.Tensor, weights: Sequence[Weight], most: int = AT_ONCE) -> None:
     """Have up to `most` bytes of `weights` brought to the cache aside, where a captured step may branch.
 
-    Every so many blocks of all of them, so that programs which find theirs there run beside others that wait
-    for memory. It changes no bit of anything.
+    Of each as many blocks, evenly spread, so that programs which find theirs there run beside others that
+    wait for memory. It changes no bit of anything.
     """
     if not branches(like):
         return
     from intarsia.kernels.prefetch import triton_prefetch as kernels
 
-    codes = [one for one in map(_codes, weights) if one.is_contiguous()]
+    codes = [one.view(torch.uint8) for one in map(_codes, weights) if one.is_contiguous()]
+    blocks = tuple(one.nbytes // _BLOCK for one in codes)
+    wanted = min([most // (_BLOCK * max(1, len(codes))), *blocks])
+    if not codes or not wanted:
+        return
     with aside(like), on_device_of(like):
-        for one in codes:
-            blocks = one.nbytes // _BLOCK
-            wanted = min(blocks, most // (_BLOCK * len(codes)))
-            if wanted:
-                kernels.request_blocks[(wanted,)](
-                    one.view(torch.uint8), blocks, wanted, BLOCK=_BLOCK, EACH=_EACH, num_warps=_WARPS
-                )
+        kernels.request_blocks[(len(codes) * wanted,)](
+            tuple(codes), blocks, wanted, COUNT=len(codes), BLOCK=_BLOCK, EACH=_EACH, num_warps=_WARPS
+        )
 
 
 def _codes(weight: Weight) -> torch.Tensor:
