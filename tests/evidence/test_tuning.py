@@ -39,7 +39,7 @@ def test_sites_of_the_published_network(published):
         ("linear", ("FP8_PB_WO",), (2048, 4096), 8),  # q_a and kv_a; the indexer's are BF16
         ("linear", ("BF16",), (288, 4096), 8),
         ("linear", ("BF16",), (16384, 128), 8),  # f_b and g_b apart
-        ("linear", ("BF16",), (8192, 128), 2048),  # one launch each, with more rows
+        ("linear", ("BF16",), (16384, 128), 2048),
         ("linear", ("BF16",), (4096, 8192), 8),  # eh_proj
         ("experts", ("W4A16_NVFP4", "expanded"), (288, 2048), 1),
         ("experts", ("W4A16_NVFP4", "expanded"), (288, 2048), 2048),

@@ -10,7 +10,7 @@ from intarsia.models.glm5_next.products import Product
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
 
-from intarsia.kernels.linear import gluon
+from intarsia.kernels.linear import gluon, plan
 from tests.kernels.test_linear_without_gpu import built, compiled, empty, rows_of
 
 __all__ = ["compiled"]  # the fixture
@@ -38,6 +38,5 @@ def test_candidates_unlike_the_default_compile(compiled, name):
         with trying(site, one):
             gluon.launch([rows_of(rows, work.columns)], weights, outs, limit=10.0 if gated else None)
         used = built(compiled)
-        assert ("few_rows" in used) == (rows <= 16)
-        kernel = used["few_rows"] if rows <= 16 else used["many_rows"]
-        assert kernel["shared"] <= 232448
+        name = "few_rows" if isinstance(one, plan.Few) else "many_rows"
+        assert used[name]["shared"] <= 232448

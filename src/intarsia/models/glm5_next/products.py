@@ -7,7 +7,7 @@ from typing import Literal
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.experts.candidates import EXPERTS
 from intarsia.kernels.linear import plan
-from intarsia.kernels.linear.candidates import FEW_ROWS, LINEAR, SWIGLU
+from intarsia.kernels.linear.candidates import LINEAR, SWIGLU
 from intarsia.kernels.tuning import Site, configurations
 
 Kind = Literal["together", "apart", "swiglu"]
@@ -54,8 +54,6 @@ class Product:
         """Where the configuration for so many rows holds."""
         total = sum(self.sizes)
         ranges = plan.ranges_of(total, self.columns)
-        if self.kind == "apart" and rows > FEW_ROWS:
-            total = self.sizes[0]  # one launch a matrix
         gated = self.kind == "swiglu" and not total % _HALVES
         operation = SWIGLU if gated else LINEAR
         shape = (total, self.columns, ranges)
