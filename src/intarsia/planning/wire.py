@@ -8,12 +8,11 @@ and each step eight bytes by which ranks see that they do the same.
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia.core.config import CPU_PROMPT_ROWS, GPU_PROMPT_ROWS
 from intarsia.core.rows import padded_count
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import shares, split_rule
 
-PROMPT_ROWS = 1024
-"""Rows of a prompt that run at once."""
 PROMPT_TOKENS = 8192
 """Of the prompt that is counted when no context is given."""
 CAPTURED_ROWS = (1, 2, 4, 8)
@@ -128,7 +127,8 @@ def wire(
     part = max(len(own) for own in shares(split_rule(config, "lm_head"), ranks)) * _FLOAT32
     sums = 2 * layers * rows * row + _AGREEMENT
     nucleus = _FLOAT32 + (CANDIDATES + 2) * _CANDIDATE  # the peak; candidates, the least of them, the mass
-    pieces = [min(PROMPT_ROWS, prompt_tokens - begin) for begin in range(0, prompt_tokens, PROMPT_ROWS)]
+    most = CPU_PROMPT_ROWS if device == "cpu" else GPU_PROMPT_ROWS
+    pieces = [min(most, prompt_tokens - begin) for begin in range(0, prompt_tokens, most)]
     pieces = pieces if by_host else [padded_count(piece) for piece in pieces]
     # a prompt also runs through the MTP layer, which guesses later
     exchanges = 2 * (layers + config.num_nextn_predict_layers)
