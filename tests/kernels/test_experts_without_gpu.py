@@ -129,10 +129,26 @@ def test_experts_in_tiles_compile_to_tensor_core_code_without_spills(compiled, r
         # Blocks of 24 pairs keep a few registers in memory, which is faster than a program less.
         assert report["stack"] <= (64 if rows == 512 else 0)
         assert report.get(product, 0) > 0
-    many, small = kernel == "many_rows", 2 < rows <= 32
+    many, small = kernel == "many_rows", rows <= 32
     some = not many and rows > 32
     assert [len(one.built) for one in sorting] == [small, some, many, many, many]
     assert len(combine.built) == 1
+
+
+def test_up_to_64_pairs_go_without_lists(compiled, monkeypatch):
+    from intarsia.kernels.experts import gluon_decode, triton_experts, triton_grouping
+    from tests.kernels.ahead_of_time import usage
+
+    (sorting,) = compiled(triton_grouping, "group_few")
+    (product,) = compiled(gluon_decode, "few_rows")
+    compiled(triton_experts, "combine")
+    form = packed_launch.Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)
+    monkeypatch.setattr(packed_launch, "form_of", lambda *_: form)
+    stacks = in_tiles(2 * INNER, WIDTH, 2, True), in_tiles(WIDTH, INNER, 1, False)
+    for rows in (8, 9):
+        packed_launch.launch(numbers(rows, WIDTH), routing(rows), *stacks, 10.0)
+        assert [len(sorting.built), len(product.built)] == [rows - 8, 2 * (rows - 7)]
+    assert all(usage(built)["stack"] == 0 for built in product.built)
 
 
 @pytest.mark.parametrize(("rows", "registers"), [(1, 104), (32, 128)])

@@ -32,7 +32,8 @@ FORMS = [
     Few(pairs=8, quarters=4, depth=2, early_x=False),
     Few(pairs=16, quarters=2, depth=3, early_x=True),
     Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False),
-    Many(pairs=64, quarters=2, stages=4, depth=2, narrower=(32,)),
+    Many(pairs=32, quarters=2, stages=4, depth=3),
+    Many(pairs=64, quarters=2, stages=4, depth=2),
     Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(32, 96, 160, 224)),
     *(form for _, form in packed_launch._FORMS),
 ]

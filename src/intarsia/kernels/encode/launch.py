@@ -128,6 +128,7 @@ def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor)
         groups,
         GROUPS=each,
         OVERLAP=overlap,
+        NATIVE=not interpreting(),
         num_warps=_NVFP4_WARPS,
         **({"launch_pdl": True} if overlap else {}),
     )

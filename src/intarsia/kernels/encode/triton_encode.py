@@ -109,6 +109,7 @@ def encode_nvfp4(
     groups,
     GROUPS: tl.constexpr,
     OVERLAP: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):
     """16 columns a group, their codes two int32 of `packed`, under the global scale of its run of `groups`
     groups, amax / 2688.
@@ -124,7 +125,7 @@ def encode_nvfp4(
     place = group[:, None] * 16 + tl.arange(0, 8)[None, :]
     first = tl.load(x + place, mask=real[:, None], other=0.0).to(tl.float32)
     second = tl.load(x + 8 + place, mask=real[:, None], other=0.0).to(tl.float32)
-    block_max = tl.max(tl.maximum(_magnitude_bits(first), _magnitude_bits(second)), axis=1)
+    block_max = tl.reduce(_larger(tl.abs(first), tl.abs(second)), 1, _larger)
     if OVERLAP:
         gdc_wait()
     amax = tl.load(largest + run)
@@ -132,17 +133,18 @@ def encode_nvfp4(
     shared = tl.where(shared == 0.0, 1.0, shared)
     tl.store(scale_2 + run, shared, mask=tl.program_id(0) == 0)
     ordinary = (shared >= 2.0**-91) & (shared <= 2.0**91)
-    wrong = (block_max > amax) | (amax >= _ONE_BEYOND) | (amax < 0)
-    tl.store(fault + 0 * group, 1, mask=wrong & real)
-    largest_of = block_max.to(tl.float32, bitcast=True)
+    fine = (block_max <= amax.to(tl.float32, bitcast=True)) & (amax < _ONE_BEYOND) & (amax >= 0)
+    tl.store(fault + 0 * group, 1, mask=real & (fine == 0))
     # Scales are 2^-9 to 448, so what is divided by stays within 2^-100 and 2^100.
     if ordinary:
-        scale = _quotient(largest_of, 6.0 * shared, tl.div_rn(1.0, 6.0 * shared))
+        scale = _quotient(block_max, 6.0 * shared, tl.div_rn(1.0, 6.0 * shared))
     else:
-        scale = tl.div_rn(largest_of, 6.0 * shared + 0.0 * largest_of)
+        scale = tl.div_rn(block_max, 6.0 * shared + 0.0 * block_max)
     scale = tl.where(scale == 0.0, 1.0, scale)
-    byte = _e4m3_magnitude(tl.minimum(tl.maximum(scale, 0.001953125), 448.0))
-    tl.store(scales + group, byte.to(tl.uint8), mask=real)
+    scale = tl.minimum(tl.maximum(scale, 0.001953125), 448.0)
+    byte = _e4m3(scale, scale, NATIVE)
+    tl.store(scales + group, byte, mask=real)
+    byte = byte.to(tl.int32)
     step = _e4m3_value(byte) * shared
     # A product that underflows to zero decodes to zero whatever the codes are.
     step = tl.where(step == 0.0, float("inf"), step)
@@ -157,6 +159,12 @@ def encode_nvfp4(
     words = tl.join(_word(_e2m1(first)), _word(_e2m1(second)))
     place = group[:, None] * 2 + tl.arange(0, 2)[None, :]
     tl.store(packed + place, words, mask=real[:, None])
+
+
+@triton.jit
+def _larger(a, b):
+    """The larger number, or NaN where one is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from intarsia.kernels.tuning import tuned
 
 MOST_ROWS = 8192
 """Rows that run at once: what lies between the products takes 250 KB a row at GLM-5.3-Flash's widths."""
-_OVERLAP_UP_TO = 16  # rows for which kernels start before the one before them has ended
+_OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them has ended
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
 
@@ -65,13 +65,12 @@ Form = Few | Many
 
 # By rows, then by the mean number of pairs an expert: where a block's time times the blocks that an expert
 # needs on average crosses the next form's, from times measured at 1 to 8,192 rows of GLM-5.3-Flash.
-_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True, lists=False)
+_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
 _FORMS: tuple[tuple[float, Form], ...] = (
     (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
     (17, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
-    (29, Many(pairs=32, quarters=2, stages=4, depth=3)),
-    (66, Many(pairs=64, quarters=2, stages=4, depth=2)),
-    (130, Many(pairs=128, quarters=2, stages=3, depth=2)),
+    (66, Many(pairs=64, quarters=2, stages=3, depth=2, narrower=(32,), registers=128)),
+    (130, Many(pairs=128, quarters=2, stages=3, depth=2, narrower=(64,))),
     (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(64, 128, 192))),
 )
 

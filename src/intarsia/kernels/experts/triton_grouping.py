@@ -65,7 +65,7 @@ def group_few(
         rank = tl.zeros([PLACES], tl.int32)
         count = tl.zeros([PLACES], tl.int32)
         start = tl.zeros([PLACES], tl.int32)
-        for at in range(0, PLACES, CHUNK):
+        for at in tl.static_range(0, PLACES, CHUNK):  # unrolled, so that all loads come first
             other_place = at + tl.arange(0, CHUNK)
             other = tl.load(experts + other_place, mask=other_place < pairs, other=-1)
             # Sorted by expert, then by place. A thread has a place of its own and goes over the others, so

@@ -21,7 +21,7 @@ _SHAPES = ((16, 16, 16, 4, 1), (128, 16, 32, 3, 2), (None, 64, 64, 3, 4))
 _WIDE_SHAPES = ((None, 16, 16, 2, 4),)
 # Of the kernel that loads its weights before it waits: the most rows, columns of a range that it can hold,
 # experts of a program, warps.
-_EARLY_ROWS, _EARLY_COLUMNS, _EARLY_EXPERTS, _EARLY_WARPS = 16, (128, 256, 512), 16, 4
+_EARLY_ROWS, _EARLY_COLUMNS, _EARLY_EXPERTS, _EARLY_WARPS = 16, (128, 256, 512), 16, 2
 _CHOICE_WARPS = 1
 _OVERLAP_UP_TO = 16
 
