@@ -214,7 +214,7 @@ def test_a_prompt_resumed_on_the_grid_has_the_bits_of_a_fresh_one(name, width, c
 @pytest.mark.parametrize(("name", "width"), PROMPTS)
 def test_long_prompts_are_right_across_what_runs_at_once(name, width):
     """More chunks than share their room: the state goes on from one group to the next."""
-    length = 64 * (prompt.CHUNKS_AT_ONCE + 3) + 5
+    length = 64 * (prompt_gluon.CHUNKS_AT_ONCE + 3) + 5
     rows = rows_for(pieces_of((length,)), 1, "cuda")
     given = projected(64, HEADS, width, BFLOAT16)
     times = -(-rows.tokens.shape[0] // 64)
@@ -240,7 +240,7 @@ def test_heads_are_carried_whole_or_in_halves(decay):
     """Many heads are carried whole, a few in halves, over two groups of chunks and two prompts: states have
     the same bits, what rows read goes through norms in other kernels.
     """
-    lengths = (64 * prompt.CHUNKS_AT_ONCE + 70, 100)
+    lengths = (64 * prompt_gluon.CHUNKS_AT_ONCE + 70, 100)
     rows = rows_for(pieces_of(lengths, 37), 2, "cuda")
     given = projected(64, HEADS, 128, BFLOAT16, decay)
     given = replace(

@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from intarsia.kernels.kda.gluon_rows import CHUNK, LOG2E, D, halves, part_of_one
 
@@ -166,6 +167,7 @@ def carry_state(
     SLOTS: gl.constexpr,
     SEGMENTS: gl.constexpr,
     VALUES: gl.constexpr,
+    EARLY: gl.constexpr,
 ):
     """Walks over a segment's chunks that are at hand; the last state goes to the stream's memory. What rows
     read goes to `read` [64, D] where VALUES is half of a head, and normed and gated into out [`rows`, H D]
@@ -173,6 +175,8 @@ def carry_state(
 
     The grid is [heads * D / VALUES, prompt segments].
     """
+    if EARLY:
+        gdc_launch_dependents()  # the next launch may begin beside this one
     STATE: gl.constexpr = state_layout(VALUES)
     ROWS: gl.constexpr = rows_layout(VALUES)
     LEFT: gl.constexpr = gl.DotOperandLayout(0, ROWS, 2)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from intarsia.kernels.rows import Rows
@@ -12,29 +13,44 @@ ENTRY = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`count` chunks from the `first` on of all `segments` prompt segments."""
+    """`count` chunks from the `first` on of all `segments` prompt segments, whether they are the last, and
+    where they lie: table [count, ENTRY], int32.
+    """
 
     segments: int
     first: int
     count: int
+    last: bool
+    table: Tensor
 
     @property
     def places(self) -> int:
         """Room for the segments in a kernel: a power of two."""
-        return 1 << (self.segments - 1).bit_length()
+        return _places(self.segments)
 
-    def locate(self, rows: Rows, table: Tensor) -> None:
-        """Into `table` [count, ENTRY] where each chunk lies."""
-        from intarsia.kernels.kda import triton_parts
 
-        triton_parts.plan_chunks[(self.count,)](
-            rows.starts,
-            rows.positions,
-            table,
-            rows.recurrent_segments,
-            self.segments,
-            self.first,
-            SEGMENTS=self.places,
-            ENTRY=ENTRY,
-            num_warps=1,
-        )
+def groups(rows: Rows, segments: int, bound: int, size: int) -> list[Group]:
+    """Up to `bound` chunks, `size` at once; a launch finds out where they lie."""
+    from intarsia.kernels.kda import triton_parts
+
+    table = torch.empty(bound, ENTRY, dtype=torch.int32, device=rows.starts.device)
+    triton_parts.plan_chunks[(bound,)](
+        rows.starts,
+        rows.positions,
+        table,
+        rows.recurrent_segments,
+        segments,
+        0,
+        SEGMENTS=_places(segments),
+        ENTRY=ENTRY,
+        num_warps=1,
+    )
+    found = []
+    for first in range(0, bound, size):
+        count = min(size, bound - first)
+        found.append(Group(segments, first, count, first + count == bound, table[first : first + count]))
+    return found
+
+
+def _places(segments: int) -> int:
+    return 1 << (segments - 1).bit_length()

@@ -4,15 +4,14 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import GLUON, Case, offer
+from intarsia.kernels.device import on_device_of
 from intarsia.kernels.kda import prompt_gluon, prompt_triton
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.chunk import CHUNK
-from intarsia.kernels.kda.group import Group
+from intarsia.kernels.kda.group import groups
 from intarsia.kernels.rows import Rows
 
 _TAPS, _GLUON_WIDTH = 4, 128
-CHUNKS_AT_ONCE = 36
-"""Chunks that share room to work in: 0.2 MB a chunk and head of 128 columns. One launch of 2048 rows."""
 
 
 def refuse(case: Case) -> str:
@@ -41,14 +40,14 @@ offer("kda_prompt", refuse_gluon, GLUON)
 
 def chunk_bound(rows: int, segments: int) -> int:
     """As many programs as there can be chunks, and enough after them to clear the padding rows."""
-    return rows // CHUNK + 2 * segments + 1
+    return (rows + (2 * CHUNK - 2) * segments) // CHUNK + 1
 
 
 def working_bytes(heads: int, width: int) -> int:
-    """Bytes that the kernels of a long prompt hand to each other: what CHUNKS_AT_ONCE chunks take."""
-    room = prompt_gluon.Room if width == _GLUON_WIDTH else prompt_triton.Room
-    nbytes: int = room(CHUNKS_AT_ONCE, heads, width, torch.device("meta")).nbytes
-    return nbytes
+    """Bytes that the kernels of a long prompt hand to each other."""
+    forms = prompt_gluon if width == _GLUON_WIDTH else prompt_triton
+    rooms = forms.rooms(1 << 20, heads, width, torch.device("meta"))
+    return sum(room.nbytes for room in rooms)
 
 
 def launch(
@@ -59,7 +58,7 @@ def launch(
     segments = rows.starts.shape[0] - 1 - rows.recurrent_segments
     bound = chunk_bound(out.shape[0], segments)
     heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
-    room = forms.Room(min(bound, CHUNKS_AT_ONCE), heads, width, out.device)
-    for first in range(0, bound, CHUNKS_AT_ONCE):
-        some = Group(segments, first, min(CHUNKS_AT_ONCE, bound - first))
-        forms.launch_group(projected, parameters, cache, rows, out, room, some)
+    with on_device_of(out):
+        rooms = forms.rooms(bound, heads, width, out.device)
+        for turn, some in enumerate(groups(rows, segments, bound, rooms[0].chunks)):
+            forms.launch_group(projected, parameters, cache, rows, out, rooms[turn % len(rooms)], some)

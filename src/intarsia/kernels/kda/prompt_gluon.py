@@ -5,16 +5,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import interpreting
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.chunk import CHUNK
 from intarsia.kernels.kda.gates import UNIT_EPS
-from intarsia.kernels.kda.group import ENTRY, Group
+from intarsia.kernels.kda.group import Group
 from intarsia.kernels.rows import Rows
 
 _TERM_WARPS, _NORM_WARPS = 8, 4
 _TERM_OPTIONS: dict[str, int] = {"maxnreg": 128}  # two programs a multiprocessor
 _NORM_PARTS = 2
+CHUNKS_AT_ONCE, CHUNKS_IN_TURN = 36, 12
+"""Chunks that share room to work in, 0.2 MB a chunk and head: in one room, or in one of two in turn."""
+OVERLAP = True
+"""While the state of a group is carried, by one program a head, form the next group's terms beside it."""
 MANY_HEADS = 48
 """From so many heads on a program carries a whole head's state: what halves would share is read once, and
 what rows read is normed and gated where it is formed.
@@ -25,7 +29,7 @@ class Room:
     """What the kernels hand to each other, for `chunks` chunks of every head."""
 
     def __init__(self, chunks: int, heads: int, width: int, device: torch.device) -> None:
-        self.heads, self.width = heads, width
+        self.chunks, self.heads, self.width = chunks, heads, width
 
         def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(chunks, heads, *shape, dtype=dtype, device=device)
@@ -36,12 +40,11 @@ class Room:
         self.whole = heads >= MANY_HEADS
         self.read = numbers(0) if self.whole else numbers(CHUNK, width)
         self.keep = numbers(width)
-        self.table = torch.empty(chunks, ENTRY, dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        return sum(x.nbytes for x in (self.keys, self.rest, self.values, self.read, self.keep, self.table))
+        return sum(x.nbytes for x in (self.keys, self.rest, self.values, self.read, self.keep))
 
     def boxes(self) -> tuple[Any, Any, Any]:
         """Descriptors of what passes in tiles: keys [256, 64] and rest [128, 128], both parts, and values
@@ -63,6 +66,13 @@ class Room:
         )
 
 
+def rooms(bound: int, heads: int, width: int, device: torch.device) -> list[Room]:
+    """For up to `bound` chunks: one room, or two in turn."""
+    if heads < MANY_HEADS or bound <= CHUNKS_IN_TURN:
+        return [Room(min(bound, CHUNKS_AT_ONCE), heads, width, device)]
+    return [Room(CHUNKS_IN_TURN, heads, width, device) for _ in range(2)]
+
+
 def launch_group(
     projected: Projected,
     parameters: Parameters,
@@ -77,82 +87,85 @@ def launch_group(
 
     heads, ring = room.heads, cache.window.shape[1]
     values = room.width if room.whole else room.width // 2
-    with on_device_of(out):
-        some.locate(rows, room.table)
-        keys, rest, solved = room.boxes()
-        gluon_terms.chunk_terms[(heads, some.count)](
-            projected.raw,
-            projected.raw.stride(0),
-            projected.decay,
-            projected.decay.stride(0),
-            projected.beta,
-            projected.beta.stride(0),
-            parameters.taps.contiguous(),
-            parameters.a_log,
-            parameters.dt_bias,
-            cache.window,
-            rows.streams,
-            room.table,
-            keys,
-            solved,
-            room.rest,
-            room.keep,
-            float(parameters.lower_bound),
-            UNIT_EPS,
-            H=heads,
-            RING=ring,
-            num_warps=_TERM_WARPS,
-            **_TERM_OPTIONS,
-        )
-        gluon_carry.carry_state[(heads * room.width // values, some.segments)](
-            keys,
-            rest,
-            room.values,
-            room.keep,
-            room.read,
-            projected.gate,
-            projected.gate.stride(0),
-            parameters.norm,
-            out,
-            projected.raw,
-            projected.raw.stride(0),
-            cache.memory,
-            cache.window,
-            cache.current,
-            rows.starts,
-            rows.streams,
-            rows.positions,
-            rows.recurrent_segments,
-            some.segments,
-            some.first,
-            some.count,
-            out.shape[0],
-            room.width**-0.5,
-            float(parameters.eps),
-            H=heads,
-            COPIES=cache.memory.shape[1],
-            RING=ring,
-            SLOTS=1 << (ring - 1).bit_length(),
-            SEGMENTS=some.places,
-            VALUES=values,
-            num_warps=values // 16,
-        )
-        if room.whole:
-            return
-        triton_norm.norm_chunks[(heads, _NORM_PARTS * some.count)](
-            room.read,
-            projected.gate,
-            projected.gate.stride(0),
-            parameters.norm,
-            out,
-            rows.starts,
-            rows.starts.shape[0] - 1,
-            room.table,
-            out.shape[0],
-            room.width**-0.5,
-            float(parameters.eps),
-            H=heads,
-            D=room.width,
-            PARTS=_NORM_PARTS,
-            num_warps=_NORM_WARPS,
-        )
+    overlap = OVERLAP and room.whole and not interpreting()
+    beside, early = overlap and some.first > 0, overlap and not some.last
+    keys, rest, solved = room.boxes()
+    gluon_terms.chunk_terms[(heads, some.count)](
+        projected.raw,
+        projected.raw.stride(0),
+        projected.decay,
+        projected.decay.stride(0),
+        projected.beta,
+        projected.beta.stride(0),
+        parameters.taps.contiguous(),
+        parameters.a_log,
+        parameters.dt_bias,
+        cache.window,
+        rows.streams,
+        some.table,
+        keys,
+        solved,
+        room.rest,
+        room.keep,
+        float(parameters.lower_bound),
+        UNIT_EPS,
+        H=heads,
+        RING=ring,
+        BESIDE=beside,
+        num_warps=_TERM_WARPS,
+        **_TERM_OPTIONS,
+        **({"launch_pdl": True} if beside else {}),
+    )
+    gluon_carry.carry_state[(heads * room.width // values, some.segments)](
+        keys,
+        rest,
+        room.values,
+        room.keep,
+        room.read,
+        projected.gate,
+        projected.gate.stride(0),
+        parameters.norm,
+        out,
+        projected.raw,
+        projected.raw.stride(0),
+        cache.memory,
+        cache.window,
+        cache.current,
+        rows.starts,
+        rows.streams,
+        rows.positions,
+        rows.recurrent_segments,
+        some.segments,
+        some.first,
+        some.count,
+        out.shape[0],
+        room.width**-0.5,
+        float(parameters.eps),
+        H=heads,
+        COPIES=cache.memory.shape[1],
+        RING=ring,
+        SLOTS=1 << (ring - 1).bit_length(),
+        SEGMENTS=some.places,
+        VALUES=values,
+        EARLY=early,
+        num_warps=values // 16,
+    )
+    if room.whole:
+        return
+    triton_norm.norm_chunks[(heads, _NORM_PARTS * some.count)](
+        room.read,
+        projected.gate,
+        projected.gate.stride(0),
+        parameters.norm,
+        out,
+        rows.starts,
+        rows.starts.shape[0] - 1,
+        some.table,
+        out.shape[0],
+        room.width**-0.5,
+        float(parameters.eps),
+        H=heads,
+        D=room.width,
+        PARTS=_NORM_PARTS,
+        num_warps=_NORM_WARPS,
+    )

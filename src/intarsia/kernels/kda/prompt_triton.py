@@ -3,24 +3,26 @@
 import torch
 from torch import Tensor
 
-from intarsia.kernels.device import interpreting, on_device_of
+from intarsia.kernels.device import interpreting
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.chunk import CHUNK
 from intarsia.kernels.kda.gates import UNIT_EPS
-from intarsia.kernels.kda.group import ENTRY, Group
+from intarsia.kernels.kda.group import Group
 from intarsia.kernels.rows import Rows
 
 _BLOCKS = 4
 _CHUNK_WARPS, _CARRY_WARPS, _READ_WARPS = 8, 4, 4
 _VALUES, _CARRY_STAGES = 64, 2
 _DEPTH, _READ_STAGES = 32, 3
+CHUNKS_AT_ONCE = 36
+"""Chunks that share room to work in: 0.26 MB a chunk and head of 128 columns. One launch of 2048 rows."""
 
 
 class Room:
     """What the kernels hand to each other, for `chunks` chunks of every head."""
 
     def __init__(self, chunks: int, heads: int, width: int, device: torch.device) -> None:
-        self.heads, self.width = heads, width
+        self.chunks, self.heads, self.width = chunks, heads, width
         part = torch.float32 if interpreting() else torch.bfloat16
 
         def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -33,14 +35,18 @@ class Room:
         self.u, self.keep = numbers(CHUNK, width), numbers(width)
         self.w, self.query, self.change = parts(CHUNK, width), parts(CHUNK, width), parts(CHUNK, width)
         self.rest, self.q_k, self.state = parts(CHUNK, width), parts(CHUNK, CHUNK), parts(width, width)
-        self.table = torch.empty(chunks, ENTRY, dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        single = (self.lower, self.ends, self.u, self.keep, self.table)
+        single = (self.lower, self.ends, self.u, self.keep)
         pairs = (self.w, self.query, self.change, self.rest, self.q_k, self.state)
         return sum(x.nbytes for x in single) + sum(x.nbytes for pair in pairs for x in pair)
+
+
+def rooms(bound: int, heads: int, width: int, device: torch.device) -> list[Room]:
+    """For up to `bound` chunks."""
+    return [Room(min(bound, CHUNKS_AT_ONCE), heads, width, device)]
 
 
 def launch_group(
@@ -52,11 +58,10 @@ def launch_group(
     room: Room,
     some: Group,
 ) -> None:
-    """One group of chunks, in five launches."""
-    with on_device_of(out):
-        _launch_terms(projected, parameters, cache, rows, room, some)
-        _launch_states(projected, cache, rows, room, some)
-        _launch_reads(projected, parameters, rows, out, room, some)
+    """One group of chunks, in four launches."""
+    _launch_terms(projected, parameters, cache, rows, room, some)
+    _launch_states(projected, cache, rows, room, some)
+    _launch_reads(projected, parameters, rows, out, room, some)
 
 
 def _launch_terms(
@@ -65,11 +70,10 @@ def _launch_terms(
     """Where chunks lie, and what each contributes whatever the state before it."""
     from intarsia.kernels.kda import triton_chunk
 
-    some.locate(rows, room.table)
     raw = (projected.raw, projected.raw.stride(0))
     beta = (projected.beta, projected.beta.stride(0))
     taps = parameters.taps.contiguous()
-    where = (cache.window, rows.streams, room.table)
+    where = (cache.window, rows.streams, some.table)
     products = (
         *raw,
         projected.decay,
@@ -150,7 +154,7 @@ def _launch_reads(
         out,
         rows.starts,
         rows.starts.shape[0] - 1,
-        room.table,
+        some.table,
         out.shape[0],
         float(parameters.eps),
         H=room.heads,
