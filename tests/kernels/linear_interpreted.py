@@ -111,7 +111,7 @@ def modules() -> dict[str, types.ModuleType]:
     gl.permute = lambda x, order: x.permute(tuple(order))
     gl.expand_dims = lambda x, dim: x.unsqueeze(dim)
     top.jit, top.language = stand_in.jit, gl
-    made = ("weight_layout", "x_layout", "steps_along")
+    made = ("weight_layout", "word_layout", "x_layout", "steps_along")
     top.constexpr_function = lambda function: function if function.__name__ in made else layout
     ampere.mma_v2 = stand_in.mma_v2
     hopper.mbarrier = types.SimpleNamespace(**nothing, MBarrierLayout=layout)
@@ -199,6 +199,7 @@ def case(
         kernel = sys.modules["intarsia.kernels.linear.gluon_many"].many_rows
         own = {"APART": apart, "PARTS": shape.parts, "NT": shape.rows, "STAGES": shape.stages}
         own |= {"LEAD": shape.lead, "GROUP": max(1, shape.group // shape.rows)}
+        own["FINE"] = shape.fine and name != "BF16"
         grid = (-(-rows // shape.rows) * first[-1], ranges if apart else 1)
         kernel[grid](Rows(arranged(x, name != "BF16")), *operands, **constants, **own)
     return max(_error(out.sum(0), weight, x, limit) for out, weight in zip(outs, weights, strict=True))
@@ -216,18 +217,31 @@ def cases() -> dict[str, Callable[[], float]]:
     program, words ahead that are no whole step, row groups, and a SwiGLU.
     """
     few, many = plan.Few, plan.Many
-    wide = many(128, 2, 128, 8, 2, 4, 128, False)
+    wide = many(128, 2, 128, 8, 2, 4, 128, False, False)
     found = {
         "few MXFP8": ("MXFP8", (64, 48), 4096, 5, few(1, 16, 2, 2, 1)),
         "few BF16": ("BF16", (64, 200), 512, 11, few(2, 32, 2, 2, 2)),
         "few blocks": ("FP8_PB_WO", (256,), 2048, 16, few(1, 32, 2, 1, 1), LIMIT),
         "many MXFP8, two tiles": ("MXFP8", (256, 200), 512, 300, wide),
-        "many MXFP8, three ahead": ("MXFP8", (272,), 2048, 130, many(128, 2, 128, 8, 2, 3, 128, False)),
-        "many MXFP8, one range": ("MXFP8", (272,), 384, 40, many(64, 1, 32, 4, 2, 8, 1024, False)),
+        "many MXFP8, finely": ("MXFP8", (272,), 2048, 130, many(128, 2, 128, 8, 2, 3, 128, True, False)),
+        "many MXFP8, one range": ("MXFP8", (272,), 384, 40, many(64, 1, 32, 4, 2, 8, 1024, False, False)),
         "many MXFP8, swiglu": ("MXFP8", (512,), 512, 130, wide, LIMIT),
-        "many MXFP8, apart": ("MXFP8", (256, 200), 2048, 40, many(64, 1, 32, 4, 3, 8, 1024, True)),
-        "many blocks": ("FP8_PB_WO", (256, 200), 2048, 200, many(128, 1, 128, 8, 2, 2, 128, False)),
-        "many blocks, swiglu": ("FP8_PB_WO", (512,), 512, 130, many(128, 1, 128, 8, 2, 3, 128, False), LIMIT),
+        "many MXFP8, apart": ("MXFP8", (256, 200), 2048, 40, many(64, 1, 32, 4, 3, 8, 1024, False, True)),
+        "many blocks, finely": (
+            "FP8_PB_WO",
+            (256, 200),
+            2048,
+            200,
+            many(128, 1, 128, 8, 2, 2, 128, True, False),
+        ),
+        "many blocks, swiglu": (
+            "FP8_PB_WO",
+            (512,),
+            512,
+            130,
+            many(128, 1, 128, 8, 2, 3, 128, False, False),
+            LIMIT,
+        ),
         "many BF16": ("BF16", (256, 200), 512, 300, wide),
     }
     return {name: partial(case, *arguments) for name, arguments in found.items()}

@@ -1,5 +1,7 @@
 """Products from registers on a GPU: right to the rounding of their sums, and a row's bits its own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,7 +10,15 @@ from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
 from intarsia.kernels.experts import swiglu
-from intarsia.kernels.linear import gluon, linear, linear_stack, linear_swiglu, linears, linears_apart
+from intarsia.kernels.linear import (
+    gluon,
+    linear,
+    linear_stack,
+    linear_swiglu,
+    linears,
+    linears_apart,
+    plan,
+)
 from intarsia.kernels.linear.product import case_of
 from tests.kernels.steps import randn
 
@@ -19,7 +29,7 @@ MOST = 600  # rows: tiles of 256, the last one part full
 # Of the sum of magnitudes: float32 sums of up to 16384 products in any order, as tensor cores add them.
 SUMS = 4e-6
 CASES = [
-    ("MXFP8", (200, 384)),  # no whole tile
+    ("MXFP8", (8200, 384)),  # no whole tile
     ("MXFP8", (8200, 512)),  # two ranges
     ("MXFP8", (272, 2048)),  # eight ranges
     ("FP8_PB_WO", (200, 384)),
@@ -27,6 +37,7 @@ CASES = [
     ("FP8_PB_WO", (272, 2048)),
     ("BF16", (72, 128)),  # one step
     ("BF16", (272, 2048)),
+    ("BF16", (520, 4096)),
 ]
 
 
@@ -135,6 +146,25 @@ def test_rows_that_are_not_used_become_zeros_and_change_nothing(name):
         out = linear_swiglu(rows, stored, 3.0, used=used)
         assert torch.equal(out[:real], linear_swiglu(x[:count], stored, 3.0)[:real]), (count, real)
         assert (out[real:] == 0).all(), (count, real)
+
+
+@pytest.mark.parametrize(("name", "count"), [("MXFP8", 16), ("MXFP8", 300), ("FP8_PB_WO", 300)])
+def test_codes_decoded_between_products_give_the_same_bits(name, count, monkeypatch):
+    stored = formats.get(name).encode(gpu(392, 2048, seed=20))
+    x = gpu(count, 2048, seed=21).bfloat16()
+    whole, finely = poisoned(count, [392, 392])
+    gluon.launch([x], [stored], [whole])
+    shape = plan.many(*plan_of(stored), count, name)
+    for fine in (False, True):
+        one = replace(shape, fine=fine)
+        monkeypatch.setattr(plan, "shape", lambda *_, one=one: one)
+        finely.fill_(torch.nan)
+        gluon.launch([x], [stored], [finely])
+        assert torch.equal(whole, finely)
+
+
+def plan_of(stored: Stored) -> tuple[int, int, int]:
+    return plan.ranges_of(*stored.shape), *stored.shape
 
 
 def test_every_code_and_exponent():

@@ -29,6 +29,8 @@ CASES = [
     ("FP8_PB_WO", (4096,), 16384, 32),
     ("FP8_PB_WO", (16384,), 1536, 2048),
     ("BF16", (64, 128, 128), 4096, 16),
+    ("BF16", (64, 128, 128), 4096, 2048),
+    ("BF16", (4096,), 8192, 2048),
     ("BF16", (8200,), 128, 64),
 ]
 
@@ -78,12 +80,12 @@ def test_products_compile_to_tensor_core_code_without_spills(compiled, name, siz
     # The largest tiles keep a few numbers that their loops do not change in memory.
     largest = max(kernel["stack"] for kernel in used.values())
     assert largest <= (64 if rows > 256 else 0)
-    if rows <= 16:
+    shape = plan.shape(plan.ranges_of(sum(sizes), columns), sum(sizes), columns, rows, name)
+    if isinstance(shape, plan.Few):
         assert set(used) == {"few_rows"}
         assert used["few_rows"]["HMMA"] > 0
     else:
-        apart = plan.many(plan.ranges_of(sum(sizes), columns), sum(sizes), columns, rows, name).apart
-        assert set(used) == {"many_rows", "arrange_rows"} | ({"add_parts"} if apart else set())
+        assert set(used) == {"many_rows", "arrange_rows"} | ({"add_parts"} if shape.apart else set())
         assert used["many_rows"]["HGMMA"] > 0
 
 
@@ -95,6 +97,7 @@ def test_products_compile_to_tensor_core_code_without_spills(compiled, name, siz
         ("FP8_PB_WO", 4096, 128),
         ("FP8_PB_WO", 4096, 2048),
         ("FP8_PB_WO", 24576, 32),  # one range, and half tiles narrower than what is swizzled
+        ("MXFP8", 24576, 16),
         ("MXFP8", 24576, 64),
         ("MXFP8", 24576, 2048),
     ],
@@ -121,9 +124,9 @@ def test_the_plan_fits_every_matrix_it_takes():
             assert ranges in (1, 2, 4, 8)
             assert columns % (ranges * plan.STEP) == 0
             for each in (1, 2):
-                shape = plan.few(ranges, columns, each)
+                shape = plan.few(ranges, columns, each, 8)
                 assert columns * each // ranges % (64 * shape.chunks * shape.depth) == 0
-            for rows in (17, 32, 33, 64, 65, 128, 129, 256, 257, 2048):
+            for rows in (9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 2048):
                 for form in ("MXFP8", "FP8_PB_WO", "BF16"):
                     wide = plan.many(ranges, size, columns, rows, form)
                     steps = columns // ranges // plan.STEP

@@ -47,8 +47,7 @@ def test_a_buckets_default_is_what_runs_for_all_its_rows(rows):
     assert tunable.smallest(bucket) <= rows
     assert rows <= bucket or bucket == tunable.buckets[-1]
     site = Site("linear", ("MXFP8",), (4096, 8192, 8), bucket)
-    runs = plan.few(8, 8192, 1) if rows <= 16 else plan.many(8, 4096, 8192, rows, "MXFP8")
-    assert tunable.default(site) == runs
+    assert tunable.default(site) == plan.shape(8, 4096, 8192, rows, "MXFP8")
 
 
 def test_the_ranges_of_k_are_no_part_of_any_configuration():

@@ -38,20 +38,22 @@ def refuse(site: Site) -> str:
 def default(site: Site) -> Configuration:
     """What runs where nothing was tuned, at the largest row count of the bucket."""
     (form,), (rows, columns, ranges) = site.formats, site.shape
-    if site.rows <= FEW_ROWS:
-        return plan.few(ranges, columns, _bytes(form))
-    return plan.many(ranges, rows, columns, site.rows, form)
+    return plan.shape(ranges, rows, columns, site.rows, form)
 
 
 def candidates(site: Site) -> tuple[Configuration, ...]:
     """All that may run, the default first."""
-    own = _few(site) if site.rows <= FEW_ROWS else _many(site)
+    own: list[Configuration] = []
+    if site.rows <= FEW_ROWS:
+        own += _few(site)
+    if site.rows >= FEW_ROWS:
+        own += _many(site)
     return tuple(dict.fromkeys([default(site), *own]))
 
 
 def _few(site: Site) -> Iterator[plan.Few]:
     (form,), (_, columns, ranges) = site.formats, site.shape
-    start = default(site)
+    start = plan.few(ranges, columns, _bytes(form), site.rows)
     steps = columns * _bytes(form) // (ranges * 64 * start.chunks)
     # Groups of eight rows come in pairs; a tile of blocks lies in one block.
     shapes = [
@@ -68,9 +70,10 @@ def _few(site: Site) -> Iterator[plan.Few]:
 
 def _many(site: Site) -> Iterator[plan.Many]:
     """The default changed in one respect, and other tiles."""
-    (form,), (_, columns, ranges) = site.formats, site.shape
-    start = default(site)
-    made = [replace(start, stages=stages) for stages in (2, 3, 4)]
+    (form,), (rows, columns, ranges) = site.formats, site.shape
+    start = plan.many(ranges, rows, columns, site.rows, form)
+    made = [start, replace(start, fine=not start.fine)]
+    made += [replace(start, stages=stages) for stages in (2, 3, 4)]
     made += [replace(start, lead=lead) for lead in (2, 4, 8)]
     made += [replace(start, group=group) for group in (512, 1024, 2048) if site.rows > 512]
     made += [

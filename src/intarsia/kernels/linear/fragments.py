@@ -71,6 +71,16 @@ def weight_layout(RANGES, GROUPS, WARPS, CHUNKS, EACH):
 
 
 @gluon.constexpr_function
+def word_layout(GROUPS, WARPS):
+    """[GROUPS, 8 WARPS, 4 lanes, 4 bytes]: one word of each lane and group of rows."""
+    rank = 4
+    registers = steps_along(rank, 3, 4) + steps_along(rank, 0, GROUPS)
+    lanes = steps_along(rank, 2, 4) + steps_along(rank, 1, 8)
+    warps = steps_along(rank, 1, WARPS, 8)
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [GROUPS, 8 * WARPS, 4, 4])
+
+
+@gluon.constexpr_function
 def x_layout(RANGES, TILES, WARPS, CHUNKS, WORDS):
     """[RANGES, TILES, 8 rows, CHUNKS, 4 lanes, WORDS, 2]: the warps of a range hold copies."""
     rank = 7
@@ -133,6 +143,37 @@ def numbers(words, factors, FORMAT: gl.constexpr, LAYOUT: gl.constexpr):
             CODES_ASM, CODES_OPERANDS, [spread, pairs], dtype=gl.bfloat16, is_pure=True, pack=4
         )
     return value
+
+
+@gluon.jit
+def split_words(words):
+    """Words [1, GROUPS, rows, 1, lanes, 4] as four tensors [GROUPS, rows, lanes]."""
+    GROUPS: gl.constexpr = words.type.shape[1]
+    ROWS: gl.constexpr = words.type.shape[2]
+    even, odd = gl.split(gl.reshape(words, [GROUPS, ROWS, 4, 2, 2]))
+    first, third = gl.split(even)
+    second, fourth = gl.split(odd)
+    return first, second, third, fourth
+
+
+@gluon.jit
+def word_operand(word, factors, GROUPS: gl.constexpr, WARPS: gl.constexpr, OPERAND: gl.constexpr):
+    """The A operand [8 GROUPS WARPS, 16] of one word of codes a lane, rows ordered as in `weight_operand`."""
+    L: gl.constexpr = word_layout(GROUPS, WARPS)
+    none = gl.full(L.shape, 0, gl.int32, L)
+    word = gl.convert_layout(word, without(L, 3), assert_trivial=True)
+    factors = gl.reshape(factors, [GROUPS, 8 * WARPS, 4])
+    factors = gl.convert_layout(factors, without(L, 3), assert_trivial=True)
+    value = gl.inline_asm_elementwise(
+        CODES_ASM,
+        CODES_OPERANDS,
+        [gl.expand_dims(word, 3) | none, gl.expand_dims(factors, 3) | none],
+        dtype=gl.bfloat16,
+        is_pure=True,
+        pack=4,
+    )
+    value = gl.permute(gl.reshape(value, [GROUPS // 2, 2, WARPS, 8, 4, 2, 2]), [0, 2, 1, 3, 5, 4, 6])
+    return gl.convert_layout(gl.reshape(value, [8 * GROUPS * WARPS, 16]), OPERAND, assert_trivial=True)
 
 
 @gluon.jit

@@ -24,6 +24,7 @@ OVERLAP = False
 _FEW_ROWS = 16
 _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
+_ARRANGED = 16  # rows of a program that puts them in the order of products
 _ADDED = 256  # columns of a program that adds ranges
 _LARGEST_EXPONENT = 134
 """Of MXFP8: 2^(byte - 127) * 2^120 must be a bfloat16."""
@@ -109,14 +110,16 @@ def launch(
     if not rows:
         return
     ranges = plan.ranges_of(sum(_rows_of(weights)), k)
+    shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
-        if rows <= _FEW_ROWS:
-            _launch_few(xs, weights, outs, used, limit, ranges)
-        elif len(xs) == 1:
-            _launch_many(xs[0], weights, outs, used, limit, ranges)
-        else:
-            for x, weight, out in zip(xs, weights, outs, strict=True):
-                _launch_many(x, [weight], [out], used, limit, ranges)
+        if isinstance(shape, plan.Few):
+            _launch_few(xs, weights, outs, used, limit, ranges, shape)
+            return
+        together = [(xs[0], weights, outs)]
+        if len(xs) > 1:
+            together = [(x, [weight], [out]) for x, weight, out in zip(xs, weights, outs, strict=True)]
+        for x, some, targets in together:
+            _launch_many(x, some, targets, used, limit, ranges, shape)
 
 
 def _launch_few(
@@ -126,13 +129,12 @@ def _launch_few(
     used: Tensor | None,
     limit: float | None,
     ranges: int,
+    shape: plan.Few,
 ) -> None:
     from intarsia.kernels.linear import gluon_few as kernels
 
     rows, k = xs[0].shape
     name = format_of(weights[0])
-    found = _tuned(xs[0], weights, limit, ranges)
-    shape = found or plan.few(ranges, k, 2 if name == "BF16" else 1)
     words = [_words_of_rows(x) for x in xs]
     if len({one.stride(0) for one in words}) > 1:
         words = [one.contiguous() for one in words]
@@ -174,6 +176,7 @@ def _launch_many(
     used: Tensor | None,
     limit: float | None,
     ranges: int,
+    shape: plan.Many,
 ) -> None:
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -184,11 +187,9 @@ def _launch_many(
     rows, k = x.shape
     name = format_of(weights[0])
     sizes = _rows_of(weights)
-    found = _tuned(x, weights, limit, ranges)
-    shape = found or plan.many(ranges, sum(sizes), k, rows, name)
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
-    arrange.arrange_rows[(-(-rows // 8), k // plan.STEP)](
-        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=8, num_warps=1
+    arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
+        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2
     )
     layout = NVMMASharedLayout(128, 16, 2)
     first = _first_tiles(sizes, shape.tile * shape.parts)
@@ -218,6 +219,7 @@ def _launch_many(
         STAGES=shape.stages,
         LEAD=shape.lead,
         GROUP=max(1, shape.group // shape.rows),
+        FINE=shape.fine and name != "BF16",
         GATED=limit is not None and not later,
         EVEN=not any(size % (shape.tile * shape.parts) for size in sizes),
         num_warps=shape.warps,
@@ -245,11 +247,12 @@ def _launch_many(
     )
 
 
-def _tuned(x: Tensor, weights: Sequence[Weight], limit: float | None, ranges: int) -> Any:
-    """What was found to be faster on this device than the plan's own shape, or None."""
+def _shape(x: Tensor, weights: Sequence[Weight], limit: float | None, ranges: int) -> plan.Few | plan.Many:
+    """What was found to be fastest on this device, or the plan's own shape."""
     operation = candidates.LINEAR if limit is None else candidates.SWIGLU
-    shape = (sum(_rows_of(weights)), x.shape[1], ranges)
-    return tuned(operation, (format_of(weights[0]),), shape, x.shape[0], x.device)
+    name, (rows, k), size = format_of(weights[0]), x.shape, sum(_rows_of(weights))
+    found: plan.Few | plan.Many | None = tuned(operation, (name,), (size, k, ranges), rows, x.device)
+    return found or plan.shape(ranges, size, k, rows, name)
 
 
 def _parts(x: Tensor, sizes: tuple[int, ...], count: int) -> list[Tensor]:

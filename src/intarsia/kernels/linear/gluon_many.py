@@ -75,6 +75,7 @@ def many_rows(
     STAGES: gl.constexpr,
     LEAD: gl.constexpr,
     GROUP: gl.constexpr,
+    FINE: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -110,7 +111,7 @@ def many_rows(
     if row < real:
         ys = tile_sums(
             xd, weight, scale, tile, n, row, begin, K, FORMAT, RUNS, K // RANGES // COLUMNS, WARPS, BN, PARTS,
-            NT, STAGES, LEAD, GATED, EVEN,
+            NT, STAGES, LEAD, FINE, GATED, EVEN,
         )  # fmt: skip
     else:
         gdc_wait()

@@ -18,9 +18,11 @@ from intarsia.kernels.linear.fragments import (
     exponent_pairs,
     index,
     numbers,
+    split_words,
     stream,
     weight_layout,
     without,
+    word_operand,
 )
 
 COLUMNS = gl.constexpr(128)  # of a step
@@ -97,6 +99,39 @@ def refill(full, buffers, xd, row, begin, step, STAGE: gl.constexpr, LAST: gl.co
 
 
 @gluon.jit
+def multiply_finely(
+    total,
+    words,
+    scale,
+    buffer,
+    HALF: gl.constexpr,
+    FRESH: gl.constexpr,
+    FORMAT: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WARPS: gl.constexpr,
+    LW: gl.constexpr,
+    A: gl.constexpr,
+):
+    """Add the product of a unit of codes to `total`, or begin with it when FRESH; part of it is on its way.
+
+    Sixteen columns are decoded at a time, while those before them multiply: what a warp does after a product
+    from registers begins when those registers are read.
+    """
+    parts = split_words(words)
+    if FORMAT == MXFP8:
+        factors = exponent_pairs(scale)
+    else:
+        factors = gl.full([1, GROUPS, 8 * WARPS, 1, 4], LIFT, gl.int32, without(LW, 5, 6))
+    for i in gl.static_range(4):
+        a = word_operand(parts[i], factors, GROUPS, WARPS, A)
+        b = buffer.slice(HALF * 64 + i * 16, 16, 1).permute([1, 0])
+        total = warpgroup_mma(a, b, total, use_acc=not (FRESH and i == 0), is_async=True)
+        if i < 3:
+            total = warpgroup_mma_wait(1, [total])
+    return total
+
+
+@gluon.jit
 def one_step(
     accs,
     ring,
@@ -116,17 +151,25 @@ def one_step(
     WARPS: gl.constexpr,
     NT: gl.constexpr,
     LEAD: gl.constexpr,
+    FINE: gl.constexpr,
     LW: gl.constexpr,
     A: gl.constexpr,
 ):
-    """128 columns more, for each part: while a unit multiplies, the next is decoded."""
+    """128 columns more, for each part."""
     PARTS: gl.constexpr = len(wps)
     for unit in gl.static_range(2 * PARTS):
-        a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
+        if not FINE:
+            a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
         if unit == 0:
             mbarrier.wait(full[STAGE], phase)
-        b = buffers[STAGE].slice(unit // PARTS * 64, 64, 1).permute([1, 0])
-        accs = accs[1:] + (warpgroup_mma(a, b, accs[0], is_async=True),)
+        if FINE:
+            acc = multiply_finely(
+                accs[0], ring[0], ring[1], buffers[STAGE], unit // PARTS, False, FORMAT, GROUPS, WARPS, LW, A
+            )
+        else:
+            b = buffers[STAGE].slice(unit // PARTS * 64, 64, 1).permute([1, 0])
+            acc = warpgroup_mma(a, b, accs[0], is_async=True)
+        accs = accs[1:] + (acc,)
         if PARTS == 1:
             accs = (warpgroup_mma_wait(1, [accs[0]]),)
         else:
@@ -140,8 +183,6 @@ def one_step(
 @gluon.jit
 def one_block(
     acc,
-    product,
-    factor,
     ring,
     buffers,
     full,
@@ -159,28 +200,30 @@ def one_block(
     WARPS: gl.constexpr,
     NT: gl.constexpr,
     LEAD: gl.constexpr,
+    FINE: gl.constexpr,
     LW: gl.constexpr,
     A: gl.constexpr,
 ):
-    """One block of columns more. Its product is formed from zero, on its way when this returns, and added,
-    times its `factor`, in the next step, when half of that is decoded.
-    """
-    a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
-    product = warpgroup_mma_wait(0, [product])
-    acc = gl.fma(product, factor, acc)
+    """One block of columns more. Its product must be complete before its scale can be added."""
     factor = ring[1]
-    mbarrier.wait(full[STAGE], phase)
     product = gl.full(acc.type.shape, 0.0, gl.float32, acc.type.layout)
-    b = buffers[STAGE].slice(0, 64, 1).permute([1, 0])
-    product = warpgroup_mma(a, b, product, use_acc=False, is_async=True)
-    refill(full, buffers, xd, row, begin, step, STAGE, LAST, NT)
-    ring = ahead(ring, wps, sps, step, 0, LAST, LEAD, FORMAT)
-    a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
-    b = buffers[STAGE].slice(64, 64, 1).permute([1, 0])
-    product = warpgroup_mma(a, b, product, is_async=True)
-    product = warpgroup_mma_wait(2, [product])
-    ring = ahead(ring, wps, sps, step, 1, LAST, LEAD, FORMAT)
-    return acc, product, factor, ring
+    for half in gl.static_range(2):
+        if not FINE:
+            a = half_operand(ring[0], factor, FORMAT, GROUPS, WARPS, LW, A)
+        if half == 0:
+            mbarrier.wait(full[STAGE], phase)
+        if FINE:
+            product = multiply_finely(
+                product, ring[0], factor, buffers[STAGE], half, half == 0, FORMAT, GROUPS, WARPS, LW, A
+            )
+        else:
+            b = buffers[STAGE].slice(half * 64, 64, 1).permute([1, 0])
+            product = warpgroup_mma(a, b, product, use_acc=half > 0, is_async=True)
+        if half == 0:
+            refill(full, buffers, xd, row, begin, step, STAGE, LAST, NT)
+        ring = ahead(ring, wps, sps, step, half, LAST, LEAD, FORMAT)
+    product = warpgroup_mma_wait(0, [product])
+    return gl.fma(product, factor, acc), ring
 
 
 @gluon.jit
@@ -261,6 +304,7 @@ def tile_sums(
     NT: gl.constexpr,
     STAGES: gl.constexpr,
     LEAD: gl.constexpr,
+    FINE: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -317,39 +361,36 @@ def tile_sums(
             kept[part].store(none)
     for run in range(RUNS):
         accs = nones
-        product = none
-        factor = ring[1]  # of a product that is zero
         for i in range(STEPS // STAGES):
             for j in gl.static_range(STAGES):
                 turn = run * (STEPS // STAGES) + i
                 if FORMAT == BLOCK:
-                    acc, product, factor, ring = one_block(
-                        accs[0], product, factor, ring, buffers, full, xd, row, begin, wps, sps,
-                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, LW, A,
+                    acc, ring = one_block(
+                        accs[0], ring, buffers, full, xd, row, begin, wps, sps,
+                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, FINE, LW, A,
                     )  # fmt: skip
                     accs = (acc,)
                 else:
                     accs, ring = one_step(
                         accs, ring, buffers, full, xd, row, begin, wps, sps,
-                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, LW, A,
+                        turn * STAGES + j, turn & 1, j, LAST, FORMAT, GROUPS, WARPS, NT, LEAD, FINE, LW, A,
                     )  # fmt: skip
         for j in gl.static_range(STEPS % STAGES):
             if FORMAT == BLOCK:
-                acc, product, factor, ring = one_block(
-                    accs[0], product, factor, ring, buffers, full, xd, row, begin, wps, sps,
+                acc, ring = one_block(
+                    accs[0], ring, buffers, full, xd, row, begin, wps, sps,
                     STEPS // STAGES * STAGES + j, (STEPS // STAGES) & 1, j, LAST, FORMAT, GROUPS, WARPS, NT,
-                    LEAD, LW, A,
+                    LEAD, FINE, LW, A,
                 )  # fmt: skip
                 accs = (acc,)
             else:
                 accs, ring = one_step(
                     accs, ring, buffers, full, xd, row, begin, wps, sps,
                     STEPS // STAGES * STAGES + j, (STEPS // STAGES) & 1, j, LAST, FORMAT, GROUPS, WARPS, NT,
-                    LEAD, LW, A,
+                    LEAD, FINE, LW, A,
                 )  # fmt: skip
         if FORMAT == BLOCK:
-            product = warpgroup_mma_wait(0, [product])
-            accs = (gl.fma(product, factor, accs[0]),)
+            pass
         elif PARTS == 1:
             accs = (warpgroup_mma_wait(0, [accs[0]]),)
         else:

@@ -11,6 +11,8 @@ _ENOUGH_WARPS = 1500
 _FEW = {1: (4, 64), 2: (2, 32), 4: (1, 16), 8: (1, 16)}
 # Rows that go through all weights before the next ones, so that what runs at once shares what it reads.
 _GROUP = 1024
+# Rows of the weight that keep a card busy in tiles of 64, and that do not in tiles of 128.
+_WIDE, _NARROW = 8192, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Few:
 class Many:
     """More rows of x: a program takes `parts` tiles of the weight and one of so many `rows`, with `warps`,
     buffers of x, and units of weights on their way (half a step of one tile each). `group`: rows that go
-    through all weights before the next ones. `apart` where a range is a program.
+    through all weights before the next ones. `fine` where codes are decoded sixteen columns at a time,
+    between the products, and `apart` where a range is a program.
     """
 
     tile: int
@@ -40,6 +43,7 @@ class Many:
     stages: int
     lead: int
     group: int
+    fine: bool
     apart: bool
 
 
@@ -57,33 +61,46 @@ def ranges_of(rows: int, columns: int) -> int:
     return found
 
 
-def few(ranges: int, columns: int, each: int) -> Few:
+def shape(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Few | Many:
+    """What runs with `count` rows: `few` up to 16, but more than eight of whole MXFP8 rows multiply faster
+    in `many`.
+    """
+    if count > 16 or (count > 8 and form == "MXFP8" and ranges == 1 and weight_rows >= _WIDE):
+        return many(ranges, weight_rows, columns, count, form)
+    return few(ranges, columns, 2 if form == "BF16" else 1, count)
+
+
+def few(ranges: int, columns: int, each: int, count: int) -> Few:
     """The shape for up to 16 rows; `each` is the bytes of a weight."""
     warps, tile = _FEW[ranges]
     chunks = 2
     steps = columns * each // (ranges * 64 * chunks)
     depth = next(d for d in ((4, 2, 1) if each == 2 else (2, 1)) if steps % d == 0)
-    # Steps of BF16 are short: x of the next one would come too late.
-    return Few(warps, tile, chunks, depth, min(depth, each))
+    # Two steps of more than eight rows of x beside the weights' would not fit the registers.
+    return Few(warps, tile, chunks, depth, min(depth, 2 if count <= 8 else each))
 
 
 def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Many:
-    """The shape for `count` rows, more than 16, of weights in a format."""
+    """The shape for `count` rows, more than eight, of weights in a format."""
     steps = columns // ranges // STEP
+    several = ranges > 1
     if count <= 128:
-        rows = next(size for size in (32, 64, 128) if count <= size)
-        apart = ranges > 1 and -(-weight_rows // 64) < 200
-        # Two buffers of 64 rows leave room for four programs on a multiprocessor.
-        most, lead = (4, 8) if rows == 32 else (2, 4)
+        rows = next(size for size in (16, 32, 64, 128) if count <= size)
+        apart = several and -(-weight_rows // 64) < 200
+        # Two buffers of 64 rows leave room for four programs on a multiprocessor, and so do short ranges.
+        most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
         if rows == 128 and form == "FP8_PB_WO":
             lead = 2
-        return Many(64, 1, rows, 4, _stages(most, steps, ranges > 1 and not apart), lead, _GROUP, apart)
-    if form == "MXFP8" and count > 256:
-        return Many(128, 2, 128, 8, 2, 4, _GROUP, False)
+        return Many(64, 1, rows, 4, _stages(most, steps, several and not apart), lead, _GROUP, False, apart)
+    if several and weight_rows <= _NARROW:
+        return Many(64, 1, 64, 4, 2, 4, _GROUP, False, False)
+    if form == "MXFP8" and count > 256 and not several:
+        return Many(128, 1, 256, 8, 3, 4, _GROUP, False, False)
+    if form == "BF16" and count > 512 and several and columns >= 4096:
+        return Many(128, 2, 128, 8, 2, 4, _GROUP, False, False)
     most = 4 if form == "MXFP8" else 2
-    # A block's product and its sum leave few registers for what is on its way.
-    lead = 2 if form == "FP8_PB_WO" else 4
-    return Many(128, 1, 128, 8, _stages(most, steps, ranges > 1), lead, _GROUP, False)
+    group = _GROUP // 2 if columns > 8192 else _GROUP
+    return Many(128, 1, 128, 8, _stages(most, steps, several), 4, group, False, False)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
