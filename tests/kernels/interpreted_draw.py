@@ -37,7 +37,7 @@ def differing() -> list[str]:
 def drawn_otherwise(count: int) -> list[str]:
     """Names of rows whose token is not the torch form's."""
     logits, settings, positions = rows_with_cuts(count)
-    some = range(0, len(settings), 3)
+    some = range(0, len(settings), 5)
     logits, settings, positions = logits[some], [settings[row] for row in some], positions[some]
     rows = Rows.of(settings, positions)
     seeds = rows.seed_low, rows.seed_high
