@@ -12,6 +12,9 @@ been written; `--cold` drops it from there before each load where the system all
 and waiting for a free buffer), and the caller's (waiting for bytes, waiting for the device at the end, and
 the rest, which is telling the device what to do). Only a GPU has a reading thread.
 
+`--warm` loads again and again in one process instead, and prints a line of seconds and phases for each load:
+what a load takes where pinned memory, the device's memory and the kernels are there already.
+
 The floor beside the figures is reading the same bytes into one buffer. Runs alternate, so that drift shows,
 each in a process of its own, so that its peak of memory is its own; the median counts. There is no peer here:
 other loaders hold a whole layer before they encode it.
@@ -80,12 +83,16 @@ def main() -> None:
         print(json.dumps(phases(options)))
         return
     with ExitStack() as stack:
+        recipe = options.recipe
         if options.layer:
             folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
-            checkpoint = write_layer(Path(folder) / "layer", options)
-            result = measure(checkpoint, "spark", options)
+            checkpoint, recipe = write_layer(Path(folder) / "layer", options), "spark"
         else:
-            result = measure(open_checkpoint(options.path), options.recipe, options)
+            checkpoint = open_checkpoint(options.path)
+        if options.warm:
+            in_this_process(checkpoint, recipe, options)
+            return
+        result = measure(checkpoint, recipe, options)
     text = json.dumps(result, indent=1)
     print(text)
     if options.out:
@@ -133,6 +140,23 @@ def measure(checkpoint: Checkpoint, recipe: str, options: argparse.Namespace) ->
         "phases": explained,
         "not_run": ["no other loader was run beside it", "the loaded weights were not run"],
     }
+
+
+def in_this_process(checkpoint: Checkpoint, recipe: str, options: argparse.Namespace) -> None:
+    """Alternating loads of both kinds, a line each; the first of each kind finds nothing prepared."""
+    options.path = str(checkpoint.path)
+    print(
+        f"{checkpoint.weight_bytes:,} bytes; floor {read_only(checkpoint):.3f} s with one thread", flush=True
+    )
+    for _ in range(options.repeat + 1):
+        seconds = {}
+        for name, chosen in (("as stored", ""), ("converted", recipe)):
+            options.recipe = chosen
+            found = phases(options)
+            seconds[name] = sum(found[part] for part in ("headers", "start", "load", "device_after"))
+            rounded = {part: round(value, 3) for part, value in found.items()}
+            print(f"{name}: {seconds[name]:.3f} s, {json.dumps(rounded)}", flush=True)
+        print(f"converted over as stored: {seconds['converted'] / seconds['as stored']:.3f}", flush=True)
 
 
 def in_a_process(path: Path, recipe: str, options: argparse.Namespace, what: str = "--one") -> dict[str, Any]:
@@ -198,6 +222,7 @@ def phases(options: argparse.Namespace) -> dict[str, Any]:
             found |= {
                 "thread_reading": times.reading, "thread_without_buffer": times.no_buffer,
                 "caller_without_bytes": times.no_bytes, "caller_busy": told - started - times.no_bytes,
+                "caller_planning": times.planning, "caller_sending": times.sending,
                 "read_directly": staging.ahead.left(),
             }  # fmt: skip
         found["working"] = loader.most_working
@@ -286,6 +311,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--out", help="also write the result to this file")
     parser.add_argument("--phases", action="store_true", help="also say where the seconds go")
+    parser.add_argument("--warm", action="store_true", help="all loads in this process, a line each")
     parser.add_argument("--explain", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
