@@ -22,8 +22,10 @@ OLD = Path(__file__).parents[1] / "data" / "receipts"
 FILES = sorted(OLD.glob("*.json"))
 
 
-def test_there_is_one_of_every_kind():
-    assert {receipts.read(file).kind for file in FILES} == set(PARTS)
+def test_there_is_one_of_every_kind_of_that_version():
+    kinds = {receipts.read(file).kind for file in FILES}
+    assert kinds == {"memory", "quality", "speed"}  # those of GPUs came later
+    assert kinds < set(PARTS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
