@@ -1,5 +1,6 @@
 """Captured steps: laid out in memory that stays where it is, they write what eager steps write."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from intarsia.core.config import GenerationSettings, SamplingSettings
 from intarsia.engine.drafting import FixedDepth, MtpDrafter
 from intarsia.engine.engine import Engine
 from intarsia.engine.generate import Generation
-from intarsia.engine.graphs.capture import Captures
+from intarsia.engine.graphs.capture import Captures, uncollected
 from intarsia.engine.graphs.expected import LOOKING, expected_reason
 from intarsia.engine.graphs.inputs import Inputs
 from intarsia.engine.runner import ModelRunner
@@ -279,3 +280,13 @@ def test_every_operation_whose_reference_looks_is_known():
     operations = {case.operation for case in cases}
     assert set(seen) == {"how many rows are real", "where segments begin", "which experts are chosen"}
     assert operations >= LOOKING
+
+
+def test_nothing_is_collected_while_a_step_is_captured():
+    assert gc.isenabled()
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,7 +1,8 @@
 """When a step may be captured, and capturing it."""
 
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -46,6 +47,7 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         # other threads may use the device meanwhile
         with (
+            uncollected(),
             torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             aside.allowed() if self.branches else nullcontext(),
         ):
@@ -56,6 +58,19 @@ class CudaRecorder:
             return outputs
 
         return replay
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps the garbage collector out of the block: it might free another engine's graphs, which a device
+    refuses while it captures, and the capture would be lost."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Captures(Generic[T]):
