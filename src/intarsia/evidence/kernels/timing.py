@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from intarsia.checkpoint.collector import collector_paused
 from intarsia.evidence.machine import clocks
 
 L2_BYTES = 60 << 20  # of the largest card this is for; weights in turn cover it four times
@@ -92,7 +93,8 @@ def _captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
             call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    # A graph of before that is collected now could not be freed, and the capture would be lost.
+    with collector_paused(), torch.cuda.graph(graph, stream=stream):
         for call in calls:
             call()
     return graph

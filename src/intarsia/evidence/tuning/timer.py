@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from intarsia.checkpoint.collector import collector_paused
 from intarsia.kernels.tuning.search import Call
 
 AT_LEAST = 4e3  # microseconds of one sample
@@ -29,7 +30,7 @@ class HeldTimer:
         """Each answer is the mean microseconds of one call."""
         self._stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with collector_paused(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             for call in calls:
                 call()
         graph.replay()
