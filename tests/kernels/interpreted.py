@@ -19,7 +19,7 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.experts import launch as experts
 from intarsia.kernels.experts import reference as experts_reference
 from intarsia.kernels.hyper_connection import launch
-from intarsia.kernels.kda import prompt, prompt_gluon, recurrent
+from intarsia.kernels.kda import prompt, recurrent
 from intarsia.kernels.kda.step import reference_step
 from intarsia.kernels.linear import launch as linear
 from intarsia.kernels.router import Routing
@@ -105,16 +105,10 @@ def gluon_step_case() -> float:
     return kda_case(torch.bfloat16, pieces, 128, partial(recurrent.launch, "gluon"))
 
 
-def gluon_prompt_case(most: int) -> float:
-    """A prompt that begins inside a chunk and fills the next, and a short one that begins its sequence; from
-    `most` heads on a program carries a whole head.
-    """
+def gluon_prompt_case() -> float:
+    """A prompt that begins inside a chunk and fills the next, and a short one that begins its sequence."""
     pieces = [Piece(1, 44, [0] * 90, False), Piece(0, 0, [0] * 3, False)]
-    ordinary, prompt_gluon.MANY_HEADS = prompt_gluon.MANY_HEADS, most
-    try:
-        return kda_case(torch.bfloat16, pieces, 128, partial(prompt.launch, "gluon"))
-    finally:
-        prompt_gluon.MANY_HEADS = ordinary
+    return kda_case(torch.bfloat16, pieces, 128, partial(prompt.launch, "gluon"))
 
 
 def gluon_exact_case(decay: str) -> float:
@@ -198,8 +192,7 @@ def cases() -> dict[str, Callable[[], float]]:
         found[f"kda step {label}"] = partial(kda_step_case, dtype)
     found["kda prompt float32"] = partial(kda_prompt_case, torch.float32)
     found["gluon step bfloat16"] = gluon_step_case
-    found["gluon prompt whole bfloat16"] = partial(gluon_prompt_case, 1)
-    found["gluon prompt halves bfloat16"] = partial(gluon_prompt_case, 64)
+    found["gluon prompt bfloat16"] = gluon_prompt_case
     found["gluon prompt prefixes exact"] = gluon_prefix_case
     for decay in kda.DECAYS:
         found[f"gluon prompt {decay} exact"] = partial(gluon_exact_case, decay)

@@ -21,7 +21,7 @@ STEPS = [
     ("triton", BFLOAT16, 64),
     ("triton", torch.float32, 128),
 ]
-PROMPTS = [("gluon", 128), ("gluon whole", 128), ("triton", 128), ("triton", 64)]
+PROMPTS = [("gluon", 128), ("triton", 128), ("triton", 64)]
 HEADS = 4
 
 
@@ -46,13 +46,8 @@ def run_step(name, given, weights, kept, rows, **options):
 
 
 def run_prompt(name, given, weights, kept, rows):
-    """The Gluon kernels carry many heads whole; `gluon whole` has them do so with a few."""
     out = poisoned(given.raw.shape[0], weights.norm.shape[0])
-    name, _, whole = name.partition(" ")
-    with pytest.MonkeyPatch.context() as patch:
-        if whole:
-            patch.setattr(prompt_gluon, "MANY_HEADS", 1)
-        prompt.launch(name, given, weights, kept, rows, out)
+    prompt.launch(name, given, weights, kept, rows, out)
     return out
 
 
@@ -233,33 +228,6 @@ def test_long_prompts_are_right_across_what_runs_at_once(name, width):
     assert relative(out[:length], plain[:length]) <= 8e-3
     assert relative(kept.memory, reference.memory) <= 5e-5
     assert torch.equal(kept.window, reference.window)
-
-
-@pytest.mark.parametrize("decay", ["bound", "both"])
-def test_heads_are_carried_whole_or_in_halves(decay):
-    """Many heads are carried whole, a few in halves, over two groups of chunks and two prompts: states have
-    the same bits, what rows read goes through norms in other kernels.
-    """
-    lengths = (64 * prompt_gluon.CHUNKS_AT_ONCE + 70, 100)
-    rows = rows_for(pieces_of(lengths, 37), 2, "cuda")
-    given = projected(64, HEADS, 128, BFLOAT16, decay)
-    given = replace(
-        given,
-        **{
-            name: getattr(given, name).repeat(-(-rows.tokens.shape[0] // 64), 1)[: rows.tokens.shape[0]]
-            for name in ("raw", "decay", "gate", "beta")
-        },
-    )
-    given, weights, *both = to(
-        "cuda", given, parameters(HEADS, 128), *[cache(2, 2, HEADS, 128, BFLOAT16)] * 2
-    )
-    outs = [
-        run_prompt(name, given, weights, kept, rows)
-        for name, kept in zip(("gluon", "gluon whole"), both, strict=True)
-    ]
-    assert relative(*outs) <= 8e-3
-    assert torch.equal(states(both[0]).memory, states(both[1]).memory)
-    assert torch.equal(both[0].window, both[1].window)
 
 
 def test_prompts_beside_recurrent_rows_and_empty_segments():

@@ -1,10 +1,10 @@
 # mypy: ignore-errors
 """The state from chunk to chunk, and what rows read, for heads of 128 columns, on wgmma.
 
-A program holds 64 value columns of one head's state, or all 128, transposed, in its registers: value by key.
-A program holds 64 value columns of one head's state, or all, transposed, in its registers: value by key.
-the next state, so that nothing of the chain passes through shared memory. The right operands, what
-`gluon_terms.py` leaves, arrive there a chunk ahead.
+A program holds 64 value columns of one head's state, transposed, in its registers: value by key. They are the
+left operand of what a chunk's rows read and change, and the change in turn is the left operand of the next
+state, so that nothing of the chain passes through shared memory. The right operands, what `gluon_terms.py`
+leaves, arrive there a chunk ahead.
 """
 
 from triton.experimental import gluon
@@ -15,27 +15,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents
 
-from intarsia.kernels.kda.gluon_rows import CHUNK, LOG2E, D, halves, part_of_one
+from intarsia.kernels.kda.gluon_rows import CHUNK, D, halves
 
+VALUES = gl.constexpr(64)
+STATE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))  # [64 values, 128 keys]
+ROWS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))  # [64 values, 64 rows]
+LEFT = gl.constexpr(gl.DotOperandLayout(0, ROWS, 2))
+SEGMENT = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+RAW = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0]))
 STAGES = gl.constexpr(2)
-# A chunk's rows by all values, written value by row without conflicts.
-STAGED = gl.constexpr(gl.SwizzledSharedLayout(8, 2, 4, [1, 0]))
-OUT = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0]))  # [64 rows, 128 values], eight warps
 BYTES = gl.constexpr(3 * 2 * 2 * 64 * 128)  # of the tiles of a chunk
-
-
-@gluon.constexpr_function
-def state_layout(VALUES):
-    """[VALUES, 128 keys], 16 values a warp."""
-    return gl.NVMMADistributedLayout([3, 0], [VALUES // 16, 1], [16, 128, 16])
-
-
-@gluon.constexpr_function
-def rows_layout(VALUES):
-    """[VALUES, 64 rows], 16 values a warp."""
-    return gl.NVMMADistributedLayout([3, 0], [VALUES // 16, 1], [16, 64, 16])
 
 
 @gluon.jit
@@ -44,11 +34,9 @@ def total_of(values, where):
 
 
 @gluon.jit
-def segment_bounds(
-    starts, positions, first_segment, segments, segment, SEGMENTS: gl.constexpr, WARPS: gl.constexpr
-):
+def segment_bounds(starts, positions, first_segment, segments, segment, SEGMENTS: gl.constexpr):
     """First row, row count and position of a prompt segment, its first chunk and the one after its last."""
-    s = gl.arange(0, SEGMENTS, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
+    s = gl.arange(0, SEGMENTS, layout=SEGMENT)
     begins = gl.load(starts + first_segment + s, mask=s < segments, other=0)
     ends = gl.load(starts + first_segment + s + 1, mask=s < segments, other=0)
     counts = ends - begins
@@ -74,7 +62,6 @@ def remember(
     C,
     RING: gl.constexpr,
     SLOTS: gl.constexpr,
-    RAW: gl.constexpr,
 ):
     """A segment's last raw columns, to their slots of the stream's ring."""
     kept = gl.minimum(count, RING)
@@ -95,7 +82,7 @@ def fetch(keys, rest, tiles, barrier, here, stage, pred):
 
 
 @gluon.jit
-def as_left(x, LEFT: gl.constexpr):
+def as_left(x):
     parts = halves(x)
     return gl.convert_layout(parts[0], LEFT), gl.convert_layout(parts[1], LEFT)
 
@@ -110,42 +97,13 @@ def products(left, right, SIZE: gl.constexpr, total):
     return warpgroup_mma(left[0], high, total, is_async=True)
 
 
-@gluon.jit
-def clear_rows(out, row, end, head, H: gl.constexpr):
-    """Zeros for the rows that belong to no stream."""
-    t = gl.arange(0, CHUNK, layout=gl.SliceLayout(1, OUT))[:, None]
-    c = gl.arange(0, D, layout=gl.SliceLayout(0, OUT))[None, :]
-    nothing = gl.zeros([CHUNK, D], out.dtype.element_ty, OUT)
-    for first in range(row, end, CHUNK):
-        at = (first + t).to(gl.int64) * (H * D) + head * D + c
-        gl.store(out + at, nothing, mask=(first + t < end) & (c >= 0))
-
-
-@gluon.jit
-def store_rows(seen, gate, gate_stride, norm, out, row, length, head, query_scale, eps, H: gl.constexpr):
-    """What a chunk's rows read, by queries of unit length: scaled, normed and gated, into out [R, H D]."""
-    t = gl.arange(0, CHUNK, layout=gl.SliceLayout(1, OUT))[:, None]
-    c = gl.arange(0, D, layout=gl.SliceLayout(0, OUT))[None, :]
-    inside = (t < length) & (c >= 0)
-    at = (row + t).to(gl.int64)
-    z = gl.load(gate + at * gate_stride + head * D + c, mask=inside, other=0).to(gl.float32)
-    weight = gl.load(norm + c).to(gl.float32)
-    o = query_scale * seen.load(OUT)
-    o = o * gl.rsqrt(gl.sum(o * o, 1) / D + eps)[:, None] * weight * part_of_one(z * LOG2E)
-    gl.store(out + at * (H * D) + head * D + c, o.to(out.dtype.element_ty), mask=inside)
-
-
-@gluon.jit(do_not_specialize=["first_segment", "segments", "first_chunk", "chunks_at_once", "rows"])
+@gluon.jit(do_not_specialize=["first_segment", "segments", "first_chunk", "chunks_at_once"])
 def carry_state(
     keys,
     rest,
     values,
     keep,
     read,
-    gate,
-    gate_stride,
-    norm,
-    out,
     raw,
     raw_stride,
     memory,
@@ -158,38 +116,22 @@ def carry_state(
     segments,
     first_chunk,
     chunks_at_once,
-    rows,
-    query_scale,
-    eps,
     H: gl.constexpr,
     COPIES: gl.constexpr,
     RING: gl.constexpr,
     SLOTS: gl.constexpr,
     SEGMENTS: gl.constexpr,
-    VALUES: gl.constexpr,
-    EARLY: gl.constexpr,
 ):
-    """Walks over a segment's chunks that are at hand; the last state goes to the stream's memory. What rows
-    read goes to `read` [64, D] where VALUES is half of a head, and normed and gated into out [`rows`, H D]
-    where it is all of one; padding rows of `out` become zero then.
+    """Walks over a segment's chunks that are at hand: what their rows read goes to `read` [64, D], the last
+    state to the stream's memory.
 
     The grid is [heads * D / VALUES, prompt segments].
     """
-    if EARLY:
-        gdc_launch_dependents()  # the next launch may begin beside this one
-    STATE: gl.constexpr = state_layout(VALUES)
-    ROWS: gl.constexpr = rows_layout(VALUES)
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, ROWS, 2)
-    RAW: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [VALUES // 16, 1], [1, 0])
     head = gl.program_id(0) // (D // VALUES)
     part = gl.program_id(0) % (D // VALUES)
     begin, count, position, chunk, through = segment_bounds(
-        starts, positions, first_segment, segments, gl.program_id(1), SEGMENTS, VALUES // 16
+        starts, positions, first_segment, segments, gl.program_id(1), SEGMENTS
     )
-    WHOLE: gl.constexpr = VALUES == D
-    if WHOLE:  # noqa: SIM102 (the compiler decides the outer one)
-        if (first_chunk == 0) & (gl.program_id(1) == 0):
-            clear_rows(out, gl.load(starts + first_segment + segments), rows, head, H)
     low = gl.maximum(chunk, first_chunk)
     high = gl.minimum(through, first_chunk + chunks_at_once)
     if low >= high:
@@ -208,8 +150,6 @@ def carry_state(
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, 2 * D, CHUNK], keys.layout),
         gl.allocate_shared_memory(gl.bfloat16, [STAGES, 2 * CHUNK, D], rest.layout),
     )
-    if WHOLE:
-        staged = gl.allocate_shared_memory(gl.float32, [CHUNK, D], STAGED)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
@@ -236,24 +176,16 @@ def carry_state(
         gl.thread_barrier()  # every warp is done with the chunk before
         fetch(keys, rest, tiles, ready.index(1 - stage), here + H, 1 - stage, more)
         kept = gl.load(keep + at * D + key)
-        left = as_left(state, LEFT)
+        left = as_left(state)
         mbarrier.wait(ready.index(stage), phase)
         change = products(left, tiles[0].index(stage), D, change)
         seen = products(left, tiles[1].index(stage), D, seen)
         change = warpgroup_mma_wait(3, [change])
         state = state * kept[None, :]
-        moved = as_left(change, LEFT)
+        moved = as_left(change)
         seen = warpgroup_mma_wait(0, [seen])
         state = products(moved, tiles[2].index(stage), CHUNK, state)
-        if WHOLE:
-            grid = (position // CHUNK + first_chunk + index - chunk) * CHUNK
-            begin_at = gl.maximum(position, grid)
-            length = gl.minimum(position + count, grid + CHUNK) - begin_at
-            row = begin + begin_at - position
-            staged.permute([1, 0]).store(seen)
-            store_rows(staged, gate, gate_stride, norm, out, row, length, head, query_scale, eps, H)
-        else:
-            gl.store(read + at * size + straight, seen)
+        gl.store(read + at * size + straight, seen)
         after = (here + gl.where(more, H, 0)).to(gl.int64)
         change = gl.load(values + after * 2 * size + turned)
         seen = gl.load(values + after * 2 * size + size + turned)
@@ -264,6 +196,6 @@ def carry_state(
     if (part == 0) & (high == through):
         ring = window + stream * RING * C
         c = head * D + gl.arange(0, D, layout=gl.SliceLayout(0, RAW))[None, :]
-        remember(raw, raw_stride, ring, c, begin, count, position, C, RING, SLOTS, RAW)
-        remember(raw, raw_stride, ring, c + H * D, begin, count, position, C, RING, SLOTS, RAW)
-        remember(raw, raw_stride, ring, c + 2 * H * D, begin, count, position, C, RING, SLOTS, RAW)
+        remember(raw, raw_stride, ring, c, begin, count, position, C, RING, SLOTS)
+        remember(raw, raw_stride, ring, c + H * D, begin, count, position, C, RING, SLOTS)
+        remember(raw, raw_stride, ring, c + 2 * H * D, begin, count, position, C, RING, SLOTS)

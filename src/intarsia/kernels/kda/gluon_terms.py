@@ -15,7 +15,6 @@ It leaves from where the rows lay that it came of.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
-from triton.language.extra.cuda import gdc_wait
 
 from intarsia.kernels.kda.gluon_inverse import (
     DEEP,
@@ -218,13 +217,11 @@ def chunk_terms(
     unit_eps,
     H: gl.constexpr,
     RING: gl.constexpr,
-    BESIDE: gl.constexpr,
 ):
     """keys [4, 128, 64], the parts of -w and q'; values [2, 128, 64], u and own, float32; rest [2, 64, 128];
     keep [128] float32. keys and values are descriptors of tiles [256, 64] and [128, 64].
 
-    The grid is [heads, chunks]. With BESIDE the launch before this one may still run, which neither reads nor
-    writes the same: this one does not end before it.
+    The grid is [heads, chunks].
     """
     head = gl.program_id(0)
     chunk = gl.num_programs(1) - 1 - gl.program_id(1)  # what is read first is written last, and cached
@@ -234,8 +231,6 @@ def chunk_terms(
     position = gl.load(entry + 2)
     before = gl.load(entry + 3)
     if length <= 0:
-        if BESIDE:
-            gdc_wait()
         return
     here = (chunk * H + head).to(gl.int64)
     C: gl.constexpr = 3 * H * D
@@ -344,5 +339,3 @@ def chunk_terms(
     tma.async_copy_shared_to_global(values, [at_values, 0], staged[0])
     tma.async_copy_shared_to_global(values, [at_values + D, 0], staged[1])
     tma.store_wait(0)
-    if BESIDE:
-        gdc_wait()

@@ -13,14 +13,13 @@ ENTRY = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`count` chunks from the `first` on of all `segments` prompt segments, whether they are the last, and
-    where they lie: table [count, ENTRY], int32.
+    """`count` chunks from the `first` on of all `segments` prompt segments, and where they lie: table [count,
+    ENTRY], int32.
     """
 
     segments: int
     first: int
     count: int
-    last: bool
     table: Tensor
 
     @property
@@ -48,7 +47,7 @@ def groups(rows: Rows, segments: int, bound: int, size: int) -> list[Group]:
     found = []
     for first in range(0, bound, size):
         count = min(size, bound - first)
-        found.append(Group(segments, first, count, first + count == bound, table[first : first + count]))
+        found.append(Group(segments, first, count, table[first : first + count]))
     return found
 
 

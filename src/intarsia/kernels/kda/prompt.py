@@ -46,8 +46,8 @@ def chunk_bound(rows: int, segments: int) -> int:
 def working_bytes(heads: int, width: int) -> int:
     """Bytes that the kernels of a long prompt hand to each other."""
     forms = prompt_gluon if width == _GLUON_WIDTH else prompt_triton
-    rooms = forms.rooms(1 << 20, heads, width, torch.device("meta"))
-    return sum(room.nbytes for room in rooms)
+    nbytes: int = forms.Room(forms.CHUNKS_AT_ONCE, heads, width, torch.device("meta")).nbytes
+    return nbytes
 
 
 def launch(
@@ -59,6 +59,6 @@ def launch(
     bound = chunk_bound(out.shape[0], segments)
     heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
     with on_device_of(out):
-        rooms = forms.rooms(bound, heads, width, out.device)
-        for turn, some in enumerate(groups(rows, segments, bound, rooms[0].chunks)):
-            forms.launch_group(projected, parameters, cache, rows, out, rooms[turn % len(rooms)], some)
+        room = forms.Room(min(bound, forms.CHUNKS_AT_ONCE), heads, width, out.device)
+        for some in groups(rows, segments, bound, room.chunks):
+            forms.launch_group(projected, parameters, cache, rows, out, room, some)

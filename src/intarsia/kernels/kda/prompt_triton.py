@@ -44,11 +44,6 @@ class Room:
         return sum(x.nbytes for x in single) + sum(x.nbytes for pair in pairs for x in pair)
 
 
-def rooms(bound: int, heads: int, width: int, device: torch.device) -> list[Room]:
-    """For up to `bound` chunks."""
-    return [Room(min(bound, CHUNKS_AT_ONCE), heads, width, device)]
-
-
 def launch_group(
     projected: Projected,
     parameters: Parameters,
