@@ -194,6 +194,8 @@ class Engine:
             self._wake.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self.loop.close()
 
     def _poke(self) -> None:
         with self._wake:

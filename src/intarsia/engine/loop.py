@@ -95,6 +95,11 @@ class StepLoop:
         """True when no request is running or waiting."""
         return not self.running and not self.admission.waiting
 
+    def close(self) -> None:
+        """Free the captured steps, which hold memory of the device."""
+        self.steps.close()
+        self.chains.close()
+
     def add(self, lane: Lane) -> None:
         """Queue a lane."""
         self.admission.add(lane)

@@ -1,12 +1,12 @@
 """When a step may be captured, and capturing it."""
 
-import gc
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from intarsia.checkpoint.collector import collector_paused
 from intarsia.kernels import aside, choice
 from intarsia.kernels.looks import looks
 
@@ -45,9 +45,10 @@ class CudaRecorder:
 
     def __call__(self, run: Run[T]) -> Run[T]:
         graph = torch.cuda.CUDAGraph()
-        # other threads may use the device meanwhile
+        # Other threads may use the device meanwhile. The collector may not: a device that captures refuses to
+        # free an older engine's graphs, and the capture would be lost.
         with (
-            uncollected(),
+            collector_paused(),
             torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
             aside.allowed() if self.branches else nullcontext(),
         ):
@@ -58,19 +59,6 @@ class CudaRecorder:
             return outputs
 
         return replay
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Keeps the garbage collector out of the block: it might free another engine's graphs, which a device
-    refuses while it captures, and the capture would be lost."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class Captures(Generic[T]):
@@ -113,6 +101,10 @@ class Captures(Generic[T]):
         if self._recorder is None:
             return None
         return next((bucket for bucket in self._recorder.buckets if bucket >= rows), None)
+
+    def close(self) -> None:
+        """Let go of all captured steps; those asked for later are captured again."""
+        self._known.clear()
 
     def step(self, shape: Hashable, prepare: Callable[[], Run[T]]) -> Run[T] | None:
         """The captured step of a shape, or None where the step has to run eagerly.

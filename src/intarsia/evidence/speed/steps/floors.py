@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from intarsia.checkpoint.collector import collector_paused
 from intarsia.evidence.speed.floor import step_bytes, weights_of
 from intarsia.kernels.experts import ExpertStack
 from intarsia.models.glm5_next.model import Glm5NextModel
@@ -113,7 +114,7 @@ def empty_kernel_seconds(device: torch.device) -> float:
     tiny = torch.zeros(1, device=device)
     graph = torch.cuda.CUDAGraph()
     tiny.add_(1)
-    with torch.cuda.graph(graph):
+    with collector_paused(), torch.cuda.graph(graph):
         for _ in range(EMPTY_KERNELS):
             tiny.add_(1)
     return _median(graph.replay) / EMPTY_KERNELS
