@@ -8,7 +8,7 @@ import torch
 from intarsia.cli import bench_kernels
 from intarsia.cli.main import main
 from intarsia.evidence.kernels import run as kernels_run
-from tests.evidence.test_kernels_bench import planted
+from tests.evidence.test_kernels_aims import planted
 
 
 @pytest.mark.parametrize(

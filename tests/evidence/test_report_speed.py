@@ -12,7 +12,7 @@ from intarsia.evidence.receipts import kernels_receipt
 from intarsia.evidence.report.page import page
 from intarsia.evidence.speed.steps.decode import DecodeResult, DraftingCost
 from intarsia.evidence.speed.steps.prompts import PromptResult
-from tests.evidence.test_kernels_bench import planted
+from tests.evidence.test_kernels_aims import planted
 from tests.evidence.test_report import Reader
 
 HOSTILE = "<script>alert(1)</script>"
