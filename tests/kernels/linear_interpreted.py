@@ -24,7 +24,7 @@ from tests.kernels import gluon_stand_in as stand_in
 from tests.kernels.gluon_stand_in import Pointer, Shared, Value, layout, value
 from tests.kernels.steps import randn
 
-KERNELS = ("fragments", "gluon_sums", "gluon_few", "gluon_tiles", "gluon_many")
+KERNELS = ("fragments", "gluon_sums", "gluon_few", "gluon_steps", "gluon_tiles", "gluon_many")
 LIMIT = 3.0
 
 

@@ -16,7 +16,8 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_wait
 
 from intarsia.kernels.linear.fragments import swiglu
-from intarsia.kernels.linear.gluon_tiles import COLUMNS, sums_layout, tile_sums
+from intarsia.kernels.linear.gluon_steps import COLUMNS
+from intarsia.kernels.linear.gluon_tiles import sums_layout, tile_sums
 
 
 @gluon.constexpr_function

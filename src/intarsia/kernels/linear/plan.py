@@ -91,16 +91,17 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
         most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
         if rows == 128 and form == "FP8_PB_WO":
             lead = 2
-        return Many(64, 1, rows, 4, _stages(most, steps, several and not apart), lead, _GROUP, False, apart)
+        fine = rows == 64 and form == "FP8_PB_WO" and apart
+        return Many(64, 1, rows, 4, _stages(most, steps, several and not apart), lead, _GROUP, fine, apart)
     if several and weight_rows <= _NARROW:
-        return Many(64, 1, 64, 4, 2, 4, _GROUP, False, False)
+        return Many(64, 1, 64, 4, _stages(4, steps, True), 4, _GROUP, False, False)
     if form == "MXFP8" and count > 256 and not several:
         return Many(128, 1, 256, 8, 3, 4, _GROUP, False, False)
-    if form == "BF16" and count > 512 and several and columns >= 4096:
+    if form == "BF16" and count > 512 and several and columns >= 1024:
         return Many(128, 2, 128, 8, 2, 4, _GROUP, False, False)
     most = 4 if form == "MXFP8" else 2
     group = _GROUP // 2 if columns > 8192 else _GROUP
-    return Many(128, 1, 128, 8, _stages(most, steps, several), 4, group, False, False)
+    return Many(128, 1, 128, 8, _stages(most, steps, several), 4, group, form == "MXFP8" and several, False)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
