@@ -1,11 +1,13 @@
 """The kernels of linear attention and hyper-connections, compiled for sm_90 on a machine without a GPU."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 import torch
 
 from intarsia.kernels import hyper_connection as hyper
+from intarsia.kernels.errors import KernelError
 from intarsia.kernels.hyper_connection import launch as sites
 from intarsia.kernels.kda import prompt, recurrent
 from tests.kernels.kda_cases import shapes
@@ -85,6 +87,12 @@ def test_the_prompt_form_in_gluon_compiles_to_tensor_core_code(usages):
     assert carry["stack"] <= 64
     assert carry["shared"] < 227 << 10
     assert norm["stack"] == 0
+
+
+def test_stronger_decays_than_the_powers_allow_are_refused():
+    given, weights, *rest = shapes(128, 1, 0)
+    with pytest.raises(KernelError, match="log decays down to -5.5"):
+        prompt.launch("gluon", given, replace(weights, lower_bound=-5.5), *rest)
 
 
 def test_sites_compile_to_tensor_core_code(usages):

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import on_device_of
+from intarsia.kernels.errors import KernelError
 from intarsia.kernels.kda import prompt_gluon, prompt_triton
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.chunk import CHUNK
@@ -12,6 +13,8 @@ from intarsia.kernels.kda.group import groups
 from intarsia.kernels.rows import Rows
 
 _TAPS, _GLUON_WIDTH = 4, 128
+LEAST_LOG_DECAY = -5.0
+"""Of a row: the powers that the kernels form of sums over 16 or 32 rows are float32 numbers down to this."""
 
 
 def refuse(case: Case) -> str:
@@ -53,7 +56,17 @@ def working_bytes(heads: int, width: int) -> int:
 def launch(
     name: str, projected: Projected, parameters: Parameters, cache: Cache, rows: Rows, out: Tensor
 ) -> None:
-    """The prompt segments of a step into `out` [R, H D]; padding rows become zero, others are left alone."""
+    """The prompt segments of a step into `out` [R, H D]; padding rows become zero, others are left alone.
+
+    Raises KernelError where decays may be stronger than the kernels' powers allow.
+    """
+    if parameters.lower_bound < LEAST_LOG_DECAY:
+        raise KernelError(
+            "kda_prompt",
+            found=f"log decays down to {parameters.lower_bound}",
+            expected=f"at least {LEAST_LOG_DECAY}",
+            action="use the reference",
+        )
     forms = prompt_gluon if name == GLUON else prompt_triton
     segments = rows.starts.shape[0] - 1 - rows.recurrent_segments
     bound = chunk_bound(out.shape[0], segments)

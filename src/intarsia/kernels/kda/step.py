@@ -22,7 +22,7 @@ def attention_step(
     """What goes into the output projection, [R, H D] in the dtype of `raw`; the cache is advanced.
 
     Memory, window and current copies are as in `scan` and `convolve`. On a GPU recurrent segments run in one
-    kernel and those in the prompt form in three. A form's bits do not depend on what else is in the step.
+    kernel and those in the prompt form in four. A form's bits do not depend on what else is in the step.
     `overlap`: the launch before this one, whatever it was, did not write the cache.
     """
     heads, width = cache.memory.shape[-3], cache.memory.shape[-1]
