@@ -87,8 +87,8 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
     if count <= 128:
         rows = next(size for size in (16, 32, 64, 128) if count <= size)
         apart = several and -(-weight_rows // 64) < 200
-        # Two buffers of 64 rows leave room for four programs on a multiprocessor, and so do short ranges.
-        most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
+        # Two buffers leave room for more programs on a multiprocessor, which narrow matrices do not have.
+        most, lead = (4, 8) if rows <= 32 and (not apart or weight_rows <= _NARROW) else (2, 4)
         if rows == 128 and form == "FP8_PB_WO":
             lead = 2
         fine = rows == 64 and form == "FP8_PB_WO" and apart
