@@ -91,7 +91,7 @@ def test_the_prompt_form_in_gluon_compiles_to_tensor_core_code(usages):
 
 def test_stronger_decays_than_the_powers_allow_are_refused():
     given, weights, *rest = shapes(128, 1, 0)
-    with pytest.raises(KernelError, match="log decays down to -5.5"):
+    with pytest.raises(KernelError, match=r"log decays down to -5\.5"):
         prompt.launch("gluon", given, replace(weights, lower_bound=-5.5), *rest)
 
 
