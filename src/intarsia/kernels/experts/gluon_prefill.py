@@ -2,10 +2,11 @@
 # ruff: noqa: PIE808, RET505, RUF005, SIM116 (Gluon knows no other way to write these)
 """The product of experts in tiles with many rows of x each: weights in registers, x in shared memory.
 
-One program takes QUARTERS * 64 rows of one expert's weight, up to NT of its pairs and all columns, with two
-warp groups. Weights go from memory into registers and are decoded there, as in gluon_decode; tiles of x
-[NT, 128] come by TMA, so its rows lie in the order of the blocks. A warp group's product reads x in the true
-order of columns, so x is stored as [w w i i t t h] (see gluon_tiles).
+One program takes QUARTERS * 64 rows of one expert's weight, one block of its pairs and all columns, with two
+warp groups. Weights go from memory into registers and are decoded there, as in gluon_decode; tiles of x,
+as many rows as the block needs, come by TMA, so its rows lie in the order of the blocks. A warp group's
+product reads x in the true order of columns, so x is stored as [w w i i t t h] (see gluon_tiles). How many
+pairs are multiplied at once touches no bits.
 
 Decoding always runs beside a multiplication: each half step (64 columns) beside the half before it.
 """
@@ -121,6 +122,7 @@ def one_step(
 
 @gluon.jit
 def zeros(BN: gl.constexpr, NT: gl.constexpr):
+    """Sums to begin with."""
     return gl.full([BN, NT], 0.0, gl.float32, sums_layout(NT))
 
 
@@ -191,6 +193,7 @@ def multiply(
 
 @gluon.constexpr_function
 def sums_layout(NT):
+    """Of the sums of NT pairs: two warp groups, one above the other."""
     return gl.NVMMADistributedLayout([3, 0], [8, 1], [16, NT, 16])
 
 
@@ -222,6 +225,7 @@ def width_at(WIDTHS, INDEX):
 
 @gluon.constexpr_function
 def length(WIDTHS):
+    """How many widths there are."""
     return len(WIDTHS)
 
 
