@@ -9,13 +9,14 @@ from intarsia import api
 from intarsia.checkpoint import open_checkpoint
 from intarsia.core.config import SamplingSettings
 from intarsia.engine.engine import Engine
+from intarsia.engine.graphs.capture import BUCKETS
 from intarsia.engine.ranked import RankedEngine
 from intarsia.engine.requests import Request
 from intarsia.engine.sampling.draw import NUCLEUS_WIDTHS
 from intarsia.engine.settings import StreamSettings
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.planning.plan import plan
-from intarsia.planning.wire import CANDIDATES, LINKS, Link, Traffic, wire
+from intarsia.planning.wire import CANDIDATES, CAPTURED_ROWS, LINKS, Link, Traffic, wire
 from tests.groups.threads import on_ranks
 
 
@@ -54,8 +55,9 @@ def test_a_step_sends_what_was_planned(streams, sampling):
         assert (exchanges, nbytes) == (step.exchanges, step.bytes)
 
 
-def test_candidates_are_counted_as_they_are_offered():
+def test_candidates_and_rows_are_counted_as_they_are_sent():
     assert NUCLEUS_WIDTHS[0] == CANDIDATES
+    assert BUCKETS == CAPTURED_ROWS
 
 
 def test_a_reply_that_may_ask_for_any_token_gathers_whole_rows():
@@ -105,8 +107,8 @@ def test_more_ranks_send_more_and_a_ring_halves_it(real_config):
     assert (two.whole_row, four.whole_row) == (77_440 * 4, 3 * 38_720 * 4)
     around = wire(config, 4, ring=True)
     assert (around.hops, around.step.bytes * 3) == (2, four.step.bytes * 2)
-    # captured steps have 1, 2, 4, 8, 16, .. rows
-    captured = {3: 4, 8: 8, 9: 16}
+    # captured steps have 1, 2, 4, 8, 16, 24, .. rows
+    captured = {3: 4, 8: 8, 9: 16, 40: 48, 257: 272}
     for streams, rows in captured.items():
         found = wire(config, 2, streams=streams, device="cuda").step.bytes
         assert found == rows * (two.step.bytes - 8) + 8

@@ -15,8 +15,8 @@ from intarsia.families.glm5_next.split import shares, split_rule
 
 PROMPT_TOKENS = 8192
 """Of the prompt that is counted when no context is given."""
-CAPTURED_ROWS = (1, 2, 4, 8)
-"""Rows of small captured steps; larger ones are counted in multiples of the last."""
+CAPTURED_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Rows of captured steps; of more rows a step is padded to whole tiles."""
 CANDIDATES = 128
 """Of each rank's part, offered for a nucleus; a flat row asks for more."""
 _FLOAT32 = 4
@@ -146,5 +146,4 @@ def wire(
 
 
 def _captured_rows(streams: int) -> int:
-    most = CAPTURED_ROWS[-1]
-    return next((rows for rows in CAPTURED_ROWS if rows >= streams), -(-streams // most) * most)
+    return next((rows for rows in CAPTURED_ROWS if rows >= streams), padded_count(streams))
