@@ -219,7 +219,7 @@ def _launch_many(
         STAGES=shape.stages,
         LEAD=shape.lead,
         GROUP=max(1, shape.group // shape.rows),
-        FINE=shape.fine and name != "BF16",
+        FINE=shape.fine and name != "BF16" and limit is None,
         GATED=limit is not None and not later,
         EVEN=not any(size % (shape.tile * shape.parts) for size in sizes),
         num_warps=shape.warps,

@@ -87,20 +87,21 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
     if count <= 128:
         rows = next(size for size in (16, 32, 64, 128) if count <= size)
         apart = several and -(-weight_rows // 64) < 200
-        # Two buffers leave room for more programs on a multiprocessor, which narrow matrices do not have.
-        most, lead = (4, 8) if rows <= 32 and (not apart or weight_rows <= _NARROW) else (2, 4)
+        # Two buffers of 64 rows leave room for four programs on a multiprocessor, and so do short ranges.
+        most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
         if rows == 128 and form == "FP8_PB_WO":
             lead = 2
-        fine = rows == 64 and form == "FP8_PB_WO" and apart
+        fine = rows == 64 and form == "FP8_PB_WO" and apart and columns > 8192
         return Many(64, 1, rows, 4, _stages(most, steps, several and not apart), lead, _GROUP, fine, apart)
     if several and weight_rows <= _NARROW:
-        return Many(64, 1, 64, 4, _stages(4, steps, True), 4, _GROUP, False, False)
+        most = 4 if form == "BF16" else 2
+        return Many(64, 1, 64, 4, _stages(most, steps, True), 4, _GROUP, False, False)
     if form == "MXFP8" and count > 256 and not several:
         return Many(128, 1, 256, 8, 3, 4, _GROUP, False, False)
     if form == "BF16" and count > 512 and several and columns >= 1024:
         return Many(128, 2, 128, 8, 2, 4, _GROUP, False, False)
     most = 4 if form == "MXFP8" else 2
-    group = _GROUP // 2 if columns > 8192 else _GROUP
+    group = _GROUP // 2 if columns > 8192 and form == "FP8_PB_WO" else _GROUP
     return Many(128, 1, 128, 8, _stages(most, steps, several), 4, group, form == "MXFP8" and several, False)
 
 
