@@ -104,7 +104,7 @@ def show(run: "LoadsRun") -> None:
         )
         for sample in run.samples
     ]
-    columns = (
+    parts = (
         "load",
         "GB/s",
         "headers",
@@ -116,6 +116,6 @@ def show(run: "LoadsRun") -> None:
         "threads: read",
         "no buffer",
     )
-    show_table("seconds by phase", columns, phases)
+    show_table("seconds by phase", parts, phases)
     copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
     note(f"floors, GB/s: reading with {run.floors.threads} threads {run.floors.reading / 1e9:.1f}{copying}")
