@@ -86,7 +86,7 @@ class Ahead:
         """Whether this ask comes next."""
         return bool(self._planned) and self._planned[0][0] is ask
 
-    def deliver(self, ask: Ask, targets: Callable[[], Integers]) -> None:
+    def deliver(self, targets: Callable[[], Integers]) -> None:
         """Carries the spans of the ask that comes next to addresses on the device, one a span; all are there
         after `flush`. Raises what reading them raised.
         """

@@ -84,12 +84,12 @@ class Staging:
         Out of the ring if it comes next there, else out of a ring that lasts as long as this takes.
         """
         if self.ahead is not None and self.ahead.serves(ask):
-            self.ahead.deliver(ask, targets)
+            self.ahead.deliver(targets)
             return
         ring = Ahead([self.reader], self.device, [ask])
         try:
             if ring.serves(ask):  # it does not where no span has bytes
-                ring.deliver(ask, targets)
+                ring.deliver(targets)
         finally:
             ring.close()
 
