@@ -17,7 +17,6 @@ from intarsia.selection.resolve import Selection, Target
 from intarsia.selection.source import Source
 
 BLOCK_ROWS, BLOCK_COLUMNS = 32, 2
-SLAB_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)

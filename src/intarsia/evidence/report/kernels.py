@@ -27,7 +27,7 @@ def _one(source: Source) -> Markup:
     parts: list[Content] = [
         tag("h3", f"{results['geometry']} on {gpu.get('name', 'an unnamed device')}"),
         tag("p", *_about(source, results), class_="soft"),
-        tag("div", _plot(source, results, aims), class_="plots"),
+        tag("div", _plot(results, aims), class_="plots"),
     ]
     parts += [_table(source, name, members, aims) for name, members in rows.items()]
     return tag("section", *parts)
@@ -53,7 +53,7 @@ def _about(source: Source, results: Mapping[str, Any]) -> list[Content]:
     return told
 
 
-def _plot(source: Source, results: Mapping[str, Any], aims: Mapping[Key, int]) -> Markup:
+def _plot(results: Mapping[str, Any], aims: Mapping[Key, int]) -> Markup:
     """What has an aim: times over their floors, the aim as a tick."""
     groups = []
     for row in results["rows"]:

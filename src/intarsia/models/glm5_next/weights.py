@@ -169,7 +169,7 @@ def network_weights(flat: Mapping[str, Weight], config: Glm5NextConfig) -> Netwo
         layers=tuple(_layer(take, config, i) for i in range(config.num_hidden_layers)),
         norm=take.tensor("norm"),
         head=take("lm_head"),
-        mtp=_mtp(take, config) if has_mtp else None,
+        mtp=_mtp(take) if has_mtp else None,
     )
     take.finish()
     return result
@@ -205,7 +205,7 @@ def _layer(take: "_Take", config: Glm5NextConfig, index: int) -> LayerWeights:
     )
 
 
-def _mtp(take: "_Take", config: Glm5NextConfig) -> MtpWeights:
+def _mtp(take: "_Take") -> MtpWeights:
     return MtpWeights(
         enorm=take.tensor("mtp.enorm"),
         hnorm=take.tensor("mtp.hnorm"),
