@@ -5,6 +5,7 @@ import torch
 
 from intarsia import formats
 from intarsia.checkpoint import modules, open_checkpoint
+from intarsia.core.errors import UsageError
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.families.glm5_next.split import shares, split_rule
 from intarsia.formats import csf
@@ -222,3 +223,15 @@ def test_unequal_shares_of_the_real_geometry(real):
     heads = rows[L + "*.self_attn.A_log"]
     assert [len(part.entries) for part in heads.held] == [22, 21, 21]
     assert not any(row.equal for row in (experts, head, heads))
+
+
+@pytest.mark.parametrize("count", ["ranks", "streams", "page", "step_rows", "context"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_counts_that_cannot_be_meant_are_refused(converted, count, value):
+    with pytest.raises(UsageError, match=f"^{count}: found {value}"):
+        plan(converted, **{count: value})
+
+
+def test_more_ranks_than_a_plan_counts_are_refused(converted):
+    with pytest.raises(UsageError, match="from 1 to 1024"):
+        plan(converted, ranks=10**9)

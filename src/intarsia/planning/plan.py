@@ -7,7 +7,7 @@ from dataclasses import replace
 from intarsia.checkpoint import Checkpoint, Resolution, open_checkpoint, resolve
 from intarsia.checkpoint.completeness import compare
 from intarsia.checkpoint.findings import Findings
-from intarsia.core.config import CacheType
+from intarsia.core.config import CacheType, check_integer
 from intarsia.core.errors import Violation
 from intarsia.families.errors import UnknownTensorError
 from intarsia.families.glm5_next.split import REPLICATE, SplitRule, split_rule
@@ -64,8 +64,14 @@ def plan(
     for links between all of them, or for a `ring`.
 
     Nothing but headers is read, and a folder's shards may end behind theirs. All violations are in the
-    result; raises NotACheckpointError and ConfigError when there is nothing to plan with.
+    result; raises NotACheckpointError and ConfigError when there is nothing to plan with, and UsageError for
+    counts that cannot be meant.
     """
+    check_integer("ranks", ranks, 1, MAX_RANKS)
+    counts = {"streams": streams, "page": page, "step_rows": step_rows, "context": context}
+    for name, count in counts.items():
+        if count is not None:
+            check_integer(name, count, 1)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint, strict=False, data_required=False)
     resolution = resolve(checkpoint)
@@ -122,8 +128,6 @@ class _Planner:
 
     def select(self, manifest: Manifest | None) -> Selection | None:
         """The resolved manifest; its violations are noted and planning goes on as stored."""
-        if not 1 <= self.ranks <= MAX_RANKS:
-            self.found.add("ranks", "ranks", str(self.ranks), f"1 to {MAX_RANKS}")
         if self.family.tensors is not None:
             self._compare()
         if manifest is None:
