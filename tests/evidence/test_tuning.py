@@ -188,7 +188,7 @@ def planted():
 def test_the_command_writes_the_file_and_tells_what_changed(tmp_path, capsys, monkeypatch):
     run, site, best = planted()
     monkeypatch.setattr(tuning_run, "tune", lambda settings, arrangement, progress: run)
-    monkeypatch.setattr("intarsia.evidence.machine.cuda_device", lambda name, action: CPU)
+    monkeypatch.setattr(tuning_run, "device_of", lambda settings, arrangement: CPU)
     out = tmp_path / "tuned.json"
     assert main(["tune", "--geometry", "glm-5.3-flash", "--out", str(out)]) == 0
     shown = capsys.readouterr()
@@ -206,7 +206,7 @@ def test_where_nothing_was_tuned_an_older_file_stays(tmp_path, capsys, monkeypat
     jobs, _ = small()
     run = run_jobs(jobs, None, TuneSettings(budget=0), CPU)
     monkeypatch.setattr(tuning_run, "tune", lambda settings, arrangement, progress: run)
-    monkeypatch.setattr("intarsia.evidence.machine.cuda_device", lambda name, action: CPU)
+    monkeypatch.setattr(tuning_run, "device_of", lambda settings, arrangement: CPU)
     out = tmp_path / "tuned.json"
     out.write_text("older")
     assert main(["tune", "--geometry", "glm-5.3-flash", "--out", str(out)]) == 1

@@ -268,3 +268,33 @@ def test_refused_candidates_are_kept(tmp_path):
         document([], refused=[line], clocks={"before": {"clock_mhz": 1980}}), tmp_path / "t.json"
     )
     assert decode(path.read_bytes(), "file").refused == [line]
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/zero", tmp_path, "zero\0byte", tmp_path / ("long" * 200)):
+        with pytest.raises(TuningError) as caught:
+            look(str(path), CPU)
+        assert rules(caught.value) == ["unreadable"]
+
+
+def test_a_cache_folder_that_cannot_be_searched_leaves_the_defaults(as_cuda, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("long" * 200)))
+    state = use(AUTO, as_cuda)
+    assert state.refused
+    assert "unreadable" in str(state)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert "no home folder" in str(use(AUTO, as_cuda))
+
+
+def test_a_place_that_takes_no_file_is_known_before(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for path in (file / "below.json", tmp_path, tmp_path / ("long" * 200), "zero\0byte"):
+        with pytest.raises(TuningError) as caught:
+            cache.check_writable(path)
+        assert rules(caught.value) == ["unwritable"]
+    cache.check_writable(tmp_path / "new" / "tuned.json")
+    assert not list((tmp_path / "new").iterdir())

@@ -38,15 +38,15 @@ class Tune(TuneSettings):
     """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.evidence.machine import cuda_device
-        from intarsia.evidence.tuning.run import tune
+        from intarsia.evidence.tuning.run import device_of, tune
         from intarsia.kernels.tuning import cache
         from intarsia.loading.weights import prepared
 
         arrangement = prepared(self.path) if self.path is not None else None
-        found = tune(self, arrangement, progress=terminal_progress())
-        device = cuda_device(self.device, action="kernels are only tuned on a GPU")
+        device = device_of(self, arrangement)
         target = Path(self.out) if self.out else cache.default_path(device)
+        cache.check_writable(target)
+        found = tune(self, arrangement, progress=terminal_progress())
         if found.searched:
             cache.write(found.document, target)
         if self.json:

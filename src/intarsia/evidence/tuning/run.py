@@ -105,11 +105,9 @@ def jobs_of(found: Iterable[Network], settings: TuneSettings) -> list[Job]:
     return jobs
 
 
-def tune(
-    settings: TuneSettings, arrangement: Arrangement | None = None, *, progress: Progress = SILENT
-) -> TuneRun:
-    """Search on the device. Raises UsageError without a GPU of the register kernels, or without exactly one
-    network.
+def device_of(settings: TuneSettings, arrangement: Arrangement | None) -> torch.device:
+    """The device to search on. Raises UsageError without a GPU of the register kernels, or without exactly
+    one network.
     """
     if (arrangement is None) == (settings.geometry is None):
         found = "neither" if arrangement is None else "both"
@@ -117,6 +115,14 @@ def tune(
     device = cuda_device(settings.device, action="kernels are only tuned on a GPU")
     if reason := choice.no_gluon(device):
         raise UsageError("device", found=reason, expected="a GPU whose kernels have configurations")
+    return device
+
+
+def tune(
+    settings: TuneSettings, arrangement: Arrangement | None = None, *, progress: Progress = SILENT
+) -> TuneRun:
+    """Search on the device. Raises what `device_of` raises."""
+    device = device_of(settings, arrangement)
     jobs = jobs_of(networks(settings, arrangement), settings)
     scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     with torch.cuda.device(device):

@@ -1,7 +1,9 @@
 """The file of tuned configurations: where it lies, what makes it valid, reading and writing it."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +20,16 @@ from intarsia.kernels.tuning.identity import DeviceIdentity, device_identity, so
 
 def default_path(device: torch.device) -> Path:
     """The file of a device's name in the cache folder: $XDG_CACHE_HOME/intarsia/tuning, or that below
-    ~/.cache.
+    ~/.cache. Raises TuningError where neither is known.
     """
     root = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(root) if os.path.isabs(root) else Path.home() / ".cache"
+    if not os.path.isabs(root):
+        root = os.path.expanduser("~/.cache")
+    if not os.path.isabs(root):
+        raise TuningError(
+            "~/.cache", [Violation("unreadable", "~", "no home folder", "HOME or XDG_CACHE_HOME")]
+        )
+    folder = Path(root)
     return folder / "intarsia" / "tuning" / f"{_stem(device_identity(device))}.json"
 
 
@@ -33,11 +41,10 @@ def read(path: str | os.PathLike[str], device: torch.device) -> Table:
     """
     where = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_regular) as file:
             data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise TuningError(where, [Violation("unreadable", where, reason, "a file")]) from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise TuningError(where, [Violation("unreadable", where, _reason(error), "a file")]) from None
     document = decode(data, where)
     violations = [*_elsewhere(document, device)]
     found: dict[Site, Found] = {}
@@ -53,11 +60,38 @@ def read(path: str | os.PathLike[str], device: torch.device) -> Table:
     return Table(where, document.created, found)
 
 
+def there(path: Path) -> bool:
+    """Whether something has that name; true also where that cannot be told, which reading then says."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        pass
+    return True
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raises TuningError if `write` could not give a file this name: for before a search of minutes."""
+    where = os.fspath(path)
+    try:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        partial = _partial(target)
+        partial.touch()
+        partial.unlink()
+    except (OSError, ValueError) as error:
+        violation = Violation("unwritable", where, _reason(error), "a place for a file")
+        raise TuningError(where, [violation]) from None
+
+
 def write(document: Document, path: str | os.PathLike[str]) -> Path:
     """Write a document with its checksum, at once: into another file that then gets the name."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial = _partial(target)
     try:
         with partial.open("wb") as file:
             file.write(encode(sealed(document)))
@@ -67,6 +101,23 @@ def write(document: Document, path: str | os.PathLike[str]) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial-{os.getpid()}")
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opens files alone: a pipe would wait for whoever writes to it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _elsewhere(document: Document, device: torch.device) -> Iterator[Violation]:

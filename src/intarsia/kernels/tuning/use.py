@@ -1,7 +1,6 @@
 """Which file of tuned configurations a process uses: the device's own, a named one, or none."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -44,13 +43,15 @@ def look(setting: str, device: torch.device) -> State:
         return State(setting, cache.read(setting, device))
     if device.type != "cuda":
         return State("", reason=f"the device is {device.type}, not cuda")
-    path: Path = cache.default_path(device)
-    if not path.exists():
-        return State(str(path), reason=NONE_THERE)
+    where = ""
     try:
-        return State(str(path), cache.read(path, device))
+        path = cache.default_path(device)
+        where = str(path)
+        if not cache.there(path):
+            return State(where, reason=NONE_THERE)
+        return State(where, cache.read(path, device))
     except TuningError as error:
-        return State(str(path), reason="; ".join(str(violation) for violation in error.violations))
+        return State(where, reason="; ".join(str(violation) for violation in error.violations))
 
 
 def use(setting: str, device: torch.device) -> State:
