@@ -1,7 +1,6 @@
 """When a step may be captured, and capturing it."""
 
 from collections.abc import Callable, Hashable
-from contextlib import nullcontext
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -36,8 +35,6 @@ class CudaRecorder:
 
     may_look = False
     buckets: tuple[int, ...] = BUCKETS
-    branches = True
-    """Whether operations that do not need each other run beside each other."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -50,7 +47,7 @@ class CudaRecorder:
         with (
             collector_paused(),
             torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-            aside.allowed() if self.branches else nullcontext(),
+            aside.allowed(),
         ):
             outputs = run()
 
