@@ -44,10 +44,8 @@ def _decode(source: Source) -> Markup:
     parts: list[Content] = [_head(source)]
     if groups:
         plot = bar_list("Time of a step against its floor", groups)
-        caption = tag(
-            "figcaption", "A step of one row a stream; ", key("l", "floor"), ": the bytes it reads."
-        )
-        parts.append(tag("div", tag("figure", plot, caption), class_="plots"))
+        floor = key("l", "floor")
+        parts.append(_figure(plot, "A step of one row a stream; ", floor, ": the bytes it reads."))
     parts.append(table(STEPS, [_step(source, index, cell) for index, cell in enumerate(cells)]))
     drafted = [_drafted(source, i, cell) for i, cell in enumerate(cells) if cell.get("drafting")]
     if drafted:
@@ -56,6 +54,10 @@ def _decode(source: Source) -> Markup:
         title = f"A step of {_streams(cell['streams'])}"
         parts.append(_operations(source, cell, ("results", "decode", index), title))
     return tag("section", *parts)
+
+
+def _figure(plot: Markup, *caption: Content) -> Markup:
+    return tag("div", tag("figure", plot, tag("figcaption", *caption)), class_="plots")
 
 
 def _step(source: Source, index: int, cell: Mapping[str, Any]) -> list[Content]:
@@ -91,10 +93,8 @@ def _prompts(source: Source) -> Markup:
     parts: list[Content] = [_head(source)]
     if groups:
         plot = bar_list("Operations a second, of what the device holds", groups)
-        caption = tag(
-            "figcaption", "Operations a second in percent of ", key("l", "large BF16 products"), "."
-        )
-        parts.append(tag("div", tag("figure", plot, caption), class_="plots"))
+        held = key("l", "large BF16 products")
+        parts.append(_figure(plot, "Operations a second in percent of ", held, "."))
     parts.append(table(PROMPTS, [_prompt(source, index, cell) for index, cell in enumerate(cells)]))
     for index, cell in enumerate(cells):
         title = f"The first two pieces of {cell['tokens']:,} tokens"
