@@ -53,6 +53,30 @@ def difference(name: str, weight: Tensor, amax: Tensor | float | None = None) ->
     return ", ".join(wrong)
 
 
+def into(name: str, share: int) -> str:
+    """Which tensors of a stack differ that is written to places inside others."""
+    stack = weights()["stack"].repeat(2, 1, 1) * torch.arange(1.0, 7.0)[:, None, None].bfloat16()
+    whole = {
+        suffix: torch.full((8, *spec.shape[1:]), 77.0, dtype=torch.float32).to(spec.dtype)
+        for suffix, spec in formats.get(name).layout(tuple(stack.shape)).items()
+    }
+    before = {suffix: _raw(tensor).clone() for suffix, tensor in whole.items()}
+    fault = torch.zeros((), dtype=torch.bool)
+    places = {suffix: tensor[1:7] for suffix, tensor in whole.items()}
+    launch.launch_into(name, stack, places, fault, share)
+    wrong = ["fault"] if bool(fault) else []
+    for first in range(0, 6, share):
+        amax = stack[first : first + share].abs().amax().float()
+        for index in range(first, first + share):
+            for suffix, tensor in formats.get(name).encode(stack[index], amax=amax).tensors.items():
+                before[suffix][1 + index] = _raw(tensor)
+    return ", ".join([*wrong, *(suffix for suffix in whole if not _same(whole[suffix], before[suffix]))])
+
+
+def _same(tensor: Tensor, raw: Tensor) -> bool:
+    return torch.equal(_raw(tensor), raw)
+
+
 def _raw(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor.view(torch.int32)
 
@@ -88,6 +112,9 @@ def main() -> None:
     found["NVFP4 given amax"] = difference("NVFP4", normal, 7.25)
     found["NVFP4 amax an expert"] = difference("NVFP4", stack, torch.tensor([6.0, 7.0, 8.0]))
     found["NVFP4 amax a part"] = difference("NVFP4", stack, torch.tensor([[6.0, 7.0]] * 3))
+    for name in NAMES:
+        for share in (1, 2, 3) if name == "NVFP4" else (1,):
+            found[f"{name} into a stack, {share} share a scale"] = into(name, share)
     print(json.dumps(found | faults()))
 
 

@@ -27,10 +27,8 @@ def expand(staging: Staging, piece: Piece, target: torch.Tensor, region: Region 
     csf.decode_into(components, target, codec)
 
 
-def check(staging: Staging, faults: list[torch.Tensor], pieces: Iterator[Filled]) -> None:
+def explain(staging: Staging, pieces: Iterator[Filled]) -> None:
     """Raises CsfError where launches noted that a rule is broken: the pieces are read again, one by one."""
-    if not faults or not bool(torch.stack(faults).any()):
-        return
     where = ""
     for piece, target in pieces:
         where = where or piece.entries[0].name

@@ -22,6 +22,7 @@ from intarsia.loading.ledger import Ledger
 from intarsia.loading.maxima import Largest, magnitude
 from intarsia.loading.sinks import Sink
 from intarsia.loading.sources import SIDE, MatrixSource
+from intarsia.loading.stacks import Stacks
 from intarsia.loading.staging import Staging
 from intarsia.loading.units import Units, key_of, together
 from intarsia.loading.window import Window, whole
@@ -57,6 +58,7 @@ class Converter:
         working = Working(staging.device.type, budget)
         self._units = Units(selection, modules, working, ranks, largest is not None)
         self.ledger = Ledger(budget)
+        self.stacks = Stacks(modules, self._units, staging, self.ledger)
         self._largest: dict[str, torch.Tensor] = {}
         # On a GPU every look at a value would wait until it has done all it was told.
         self.deferring = staging.device.type != "cpu"
@@ -92,13 +94,13 @@ class Converter:
         if self.deferring:
             for key, fault in zip(units, faults.tolist(), strict=True):
                 if fault:
-                    self._explain(key)
+                    self.explain(self._units.members(key))
 
-    def _explain(self, key: str) -> None:
-        """Raises ConvertError for a unit that could not be encoded."""
-        for target in self._units.members(key):
+    def explain(self, members: Sequence[Target]) -> None:
+        """Raises ConvertError for matrices of which one could not be encoded."""
+        for target in members:
             self._largest_of(target)
-        member = self._units.members(key)[0]
+        member = members[0]
         raise ConvertError(
             member.module,
             found="values that were not finite, and are now",

@@ -87,12 +87,13 @@ def load_weights(
         progress.phase("reading weights", plan.stored_bytes) as phase,
         Staging(reader, place) as staging,
     ):
-        loader = Loader(plan, staging, phase, budget, ranks=ranks, largest=largest)
+        loader = Loader(plan, staging, phase, budget, ranks=ranks, largest=largest, later=True)
         loader.read_ahead()
         for arranged in plan.weights:
             if on_weight is not None:
                 on_weight(arranged.module.name)
             weights[arranged.module.name] = loader.load(arranged)
+        loader.settle()
     weights = calibrated(weights, layer_max_input_scale)
     if receipt is not None and meter is not None:
         measured = meter.read(sum(weight.nbytes for weight in weights.values()))
@@ -134,9 +135,13 @@ class Loader:
         ranks: int = 1,
         largest: Largest | None = None,
         apart: bool = False,
+        later: bool = False,
     ) -> None:
-        """`apart`: every weight is brought by itself, and none waits in memory until it is asked for."""
-        self._apart = apart
+        """`apart`: every weight is brought by itself, and none waits in memory until it is asked for.
+        `later`: what a GPU notes about values is looked at by `settle`, not by every `load`.
+        """
+        self._apart, self._later = apart, later
+        self._noted: list[tuple[torch.Tensor, Callable[[int], None]]] = []
         self._plan = plan
         self._staging = staging
         self._phase = phase
@@ -170,7 +175,11 @@ class Loader:
             else:
                 yield from one_by_one(_spans(group.weights[0]))
             for arranged in group.weights:
-                if self._converter is not None and arranged.conversions:
+                if self._converter is None or not arranged.conversions:
+                    continue
+                stacks = self._converter.stacks.of(arranged)
+                yield from (stack.ask for stack in stacks)
+                if not stacks:
                     parts = [(item.target, self._window(arranged, item)) for item in arranged.conversions]
                     yield from one_by_one(self._converter.spans(parts, known))
 
@@ -182,14 +191,39 @@ class Loader:
         if tensors is None:
             tensors = self._filled(arranged)
         if self._converter is not None and arranged.conversions:
-            self._converter.convert(
-                (conversion.target, self._place(tensors, arranged, conversion))
-                for conversion in arranged.conversions
-            )
+            self._convert(self._converter, arranged, tensors)
+        if not self._later:
+            self.settle()
         if arranged.format is None:
             return tensors["weight"]
         kind = formats.get(arranged.format)
         return kind.stored(tensors, origin=arranged.origin, row_parts=arranged.row_parts)
+
+    def settle(self) -> None:
+        """Looks at what was noted on the device since it was last called, and so waits for the device.
+
+        Raises CsfError for compressed scales that break a rule and ConvertError for what cannot be encoded:
+        they are looked for in the source.
+        """
+        noted, self._noted = self._noted, []
+        if not noted:
+            return
+        faults = torch.cat([flags for flags, _ in noted]).tolist()
+        explain = [(tell, index) for flags, tell in noted for index in range(len(flags))]
+        for fault, (tell, index) in zip(faults, explain, strict=True):
+            if fault:
+                tell(index)
+
+    def _convert(self, converter: Converter, arranged: Arranged, tensors: dict[str, torch.Tensor]) -> None:
+        stacks = converter.stacks.of(arranged)
+        if stacks:
+            faults = converter.stacks.encode(arranged, tensors, self._phase)
+            self._noted.append((faults, lambda index: converter.explain(stacks[index].targets)))
+            return
+        converter.convert(
+            (conversion.target, self._place(tensors, arranged, conversion))
+            for conversion in arranged.conversions
+        )
 
     def _filled(self, arranged: Arranged) -> dict[str, torch.Tensor]:
         """The tensors of a weight with what is stored of them."""
@@ -224,9 +258,13 @@ class Loader:
                 faults += [batch.expand() for batch in batches.values()]
             self._phase.advance(bulk.nbytes)
         self._staging.flush()
-        compressed.check(
+        if faults:
+            self._noted.append((torch.stack(faults), lambda index: self._explain(group, tensors)))
+
+    def _explain(self, group: Group, tensors: list[dict[str, torch.Tensor]]) -> None:
+        """Raises CsfError for compressed scales that break a rule."""
+        compressed.explain(
             self._staging,
-            faults,
             (
                 (piece, place_of(held[piece.suffix], arranged, arranged.slots[piece.suffix], piece))
                 for arranged, held in zip(group.weights, tensors, strict=True)

@@ -1,8 +1,11 @@
 """The Triton encoders' launches."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from intarsia import formats
 from intarsia.formats.codes import ceil_log2_carry
 from intarsia.formats.fp8_block import SIDE
 from intarsia.formats.fp8_channel import AMAX_MIN
@@ -13,6 +16,7 @@ from intarsia.kernels.device import interpreting, on_device_of
 
 _GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16, "FP8_PB_WO": 1}
 FORMATS = tuple(_GROUP)
+WITH_GLOBAL = frozenset(["NVFP4", "W4A16_NVFP4"])
 _ELEMENTS, _WARPS = 4096, 4  # of a program that encodes
 _NVFP4_GROUPS, _NVFP4_WARPS = 128, 4  # one group a thread
 _AMAX_ELEMENTS, _AMAX_WARPS = 16384, 8  # of one that looks for the largest magnitude
@@ -40,26 +44,42 @@ def launch(name: str, weight: Tensor, amax: Tensor | float | None, fault: Tensor
     `amax` has the shape of the global scales, [*lead] or [*lead, parts], or is one number for all of them.
     """
     whole = weight.detach().contiguous()
+    places = {
+        suffix: torch.empty(spec.shape, dtype=spec.dtype, device=whole.device)
+        for suffix, spec in formats.get(name).layout(tuple(whole.shape)).items()
+    }
     with on_device_of(whole):
-        if name == "MXFP8":
-            return _mxfp8(whole, fault)
-        if name == "FP8_PB_WO":
-            return _fp8_block(whole, fault)
-        return _nvfp4(name, whole, amax, fault)
+        if name in WITH_GLOBAL:
+            shape, largest = _given(whole, amax)
+            places["weight_scale_2"] = torch.empty(shape, dtype=torch.float32, device=whole.device)
+            _nvfp4(whole, largest, places, fault)
+        else:
+            _WRITERS[name](whole, places, fault)
+    return Stored(name, places, tuple(whole.shape))
 
 
-def _mxfp8(whole: Tensor, fault: Tensor) -> Stored:
+def launch_into(name: str, stack: Tensor, places: Mapping[str, Tensor], fault: Tensor, share: int) -> None:
+    """Encodes matrices [n, N, K] to contiguous tensors [n, ...], by suffix, in one launch or two.
+
+    `share` matrices that follow each other share a global scale, in a format that has one.
+    """
+    with on_device_of(stack):
+        if name in WITH_GLOBAL:
+            _nvfp4(stack, None, places, fault, share)
+        else:
+            _WRITERS[name](stack, places, fault)
+
+
+def _mxfp8(whole: Tensor, places: Mapping[str, Tensor], fault: Tensor) -> None:
     from intarsia.kernels.encode import triton_encode as kernels
 
-    *lead, columns = whole.shape
-    elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
-    exponents = torch.empty(*lead, columns // 32, dtype=torch.uint8, device=whole.device)
+    exponents = places["weight_scale"]
     groups = exponents.numel()
     each = _ELEMENTS // 32
     kernels.encode_mxfp8[(-(-groups // each),)](
         whole,
         ceil_log2_carry(whole.device),
-        elements.view(torch.uint8),
+        places["weight"].view(torch.uint8),
         exponents,
         fault.view(torch.uint8),
         groups,
@@ -67,22 +87,18 @@ def _mxfp8(whole: Tensor, fault: Tensor) -> Stored:
         NATIVE=not interpreting(),
         num_warps=_WARPS,
     )
-    tensors = {"weight": elements, "weight_scale": exponents}
-    return Stored("MXFP8", tensors, tuple(whole.shape))
 
 
-def _fp8_block(whole: Tensor, fault: Tensor) -> Stored:
+def _fp8_block(whole: Tensor, places: Mapping[str, Tensor], fault: Tensor) -> None:
     from intarsia.kernels.encode import triton_encode as kernels
 
     *lead, rows, columns = whole.shape
     bands, blocks = -(-rows // SIDE), -(-columns // SIDE)
-    elements = torch.empty(whole.shape, dtype=torch.float8_e4m3fn, device=whole.device)
-    scales = torch.empty(*lead, bands, 1, blocks, 1, dtype=torch.float32, device=whole.device)
     grid = (blocks, bands, whole.shape[0] if lead else 1)
     kernels.encode_fp8_blocks[grid](
         whole,
-        elements.view(torch.uint8),
-        scales,
+        places["weight"].view(torch.uint8),
+        places["weight_scale"],
         fault.view(torch.uint8),
         rows,
         columns,
@@ -91,46 +107,50 @@ def _fp8_block(whole: Tensor, fault: Tensor) -> Stored:
         NATIVE=not interpreting(),
         num_warps=_BLOCK_WARPS,
     )
-    tensors = {"weight": elements, "weight_scale": scales}
-    return Stored("FP8_PB_WO", tensors, tuple(whole.shape))
 
 
-def _nvfp4(name: str, whole: Tensor, amax: Tensor | float | None, fault: Tensor) -> Stored:
+_WRITERS = {"MXFP8": _mxfp8, "FP8_PB_WO": _fp8_block}
+
+
+def _given(whole: Tensor, amax: Tensor | float | None) -> tuple[tuple[int, ...], Tensor | None]:
+    """The shape of the global scales, and the bits of the magnitudes behind them where those are given."""
+    lead = tuple(whole.shape[:-2])
+    if amax is None:
+        return lead, None
+    given = torch.as_tensor(amax, dtype=torch.float32, device=whole.device)
+    shape = tuple(given.shape) if given.ndim else lead
+    return shape, given.expand(shape).reshape(-1).contiguous().view(torch.int32)
+
+
+def _nvfp4(
+    whole: Tensor, largest: Tensor | None, places: Mapping[str, Tensor], fault: Tensor, share: int = 1
+) -> None:
     from intarsia.kernels.encode import triton_encode as kernels
 
-    *lead, rows, columns = whole.shape
-    device = whole.device
-    packed = torch.empty(*lead, rows, columns // 2, dtype=torch.uint8, device=device)
-    scales = torch.empty(*lead, rows, columns // 16, dtype=torch.float8_e4m3fn, device=device)
-    shape = tuple(lead)
-    overlap = amax is None and not interpreting()
-    if amax is not None:
-        given = torch.as_tensor(amax, dtype=torch.float32, device=device)
-        shape = tuple(given.shape) if given.ndim else shape
-        largest = given.expand(shape).reshape(-1).contiguous().view(torch.int32)
-    else:
-        largest = torch.zeros(max(1, whole[..., 0, 0].numel()), dtype=torch.int32, device=device)
+    scales, scale_2 = places["weight_scale"], places["weight_scale_2"]
+    runs = scale_2.numel()
+    overlap = largest is None and not interpreting()
+    if largest is None:
+        largest = torch.zeros(runs // share, dtype=torch.int32, device=whole.device)
         size = whole.numel() // largest.numel()
         grid = (-(-size // _AMAX_ELEMENTS), largest.numel())
         kernels.largest_magnitude[grid](
             whole, largest, size, SIZE=_AMAX_ELEMENTS, OVERLAP=overlap, num_warps=_AMAX_WARPS
         )
-    scale_2 = torch.empty(shape, dtype=torch.float32, device=device)
-    groups = scales.numel() // largest.numel()
+    groups = scales.numel() // runs
     each = _NVFP4_GROUPS
-    kernels.encode_nvfp4[(-(-groups // each), largest.numel())](
+    kernels.encode_nvfp4[(-(-groups // each), runs)](
         whole,
         largest,
-        packed.view(torch.int32),
+        places["weight"].view(torch.int32),
         scales.view(torch.uint8),
         scale_2,
         fault.view(torch.uint8),
         groups,
         GROUPS=each,
+        SHARE=share,
         OVERLAP=overlap,
         NATIVE=not interpreting(),
         num_warps=_NVFP4_WARPS,
         **({"launch_pdl": True} if overlap else {}),
     )
-    tensors = {"weight": packed, "weight_scale": scales, "weight_scale_2": scale_2}
-    return Stored(name, tensors, tuple(whole.shape))

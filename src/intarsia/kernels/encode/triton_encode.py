@@ -108,11 +108,12 @@ def encode_nvfp4(
     fault,
     groups,
     GROUPS: tl.constexpr,
+    SHARE: tl.constexpr,
     OVERLAP: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
     """16 columns a group, their codes two int32 of `packed`, under the global scale of its run of `groups`
-    groups, amax / 2688.
+    groups, amax / 2688. SHARE runs that follow each other have one amax.
 
     `fault` is set where a group is not finite or beyond its run's amax. OVERLAP: begun before `largest` is
     there.
@@ -128,7 +129,7 @@ def encode_nvfp4(
     block_max = tl.reduce(_larger(tl.abs(first), tl.abs(second)), 1, _larger)
     if OVERLAP:
         gdc_wait()
-    amax = tl.load(largest + run)
+    amax = tl.load(largest + run // SHARE)
     shared = tl.div_rn(amax.to(tl.float32, bitcast=True), 2688.0)
     shared = tl.where(shared == 0.0, 1.0, shared)
     tl.store(scale_2 + run, shared, mask=tl.program_id(0) == 0)
