@@ -10,7 +10,9 @@ from intarsia.evidence.errors import NumbersError, TimeUpError
 from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
 from intarsia.evidence.kernels import run as kernels_run
 from intarsia.evidence.kernels.bench import NOT_ASKED, Bench
-from intarsia.evidence.kernels.run import GEOMETRY, MEASURES, limited, measure_kernels, run_parts
+from intarsia.evidence.kernels.caches import Caches
+from intarsia.evidence.kernels.operations import GEOMETRY, MEASURES
+from intarsia.evidence.kernels.run import INTERRUPTED, limited, measure_kernels, run_parts
 from intarsia.evidence.kernels.settings import OPERATIONS, KernelsSettings
 from intarsia.evidence.kernels.table import Rates, Table
 from intarsia.evidence.kernels.timing import L2_BYTES, Timing, in_turn
@@ -179,6 +181,23 @@ def test_the_head_and_what_is_small_in_a_step_run():
     assert by_case[head.WHOLE, 1].floor_us > by_case[head.NORM, 1].floor_us
 
 
+@pytest.mark.parametrize("prompt", [False, True])
+def test_chosen_pools_rise_and_lie_before_their_row(prompt):
+    bench = small_bench()
+    caches = Caches(bench, 64, 32)
+    step = caches.step(5, 600, 0, prompt=prompt)
+    group, top = bench.config.index_kpool, bench.config.index_topk
+    short = replace(step, positions=torch.tensor([0, group - 1, 7, 70, 599], dtype=torch.int32))
+    for rows in (step, short):
+        for position, chosen in zip(rows.positions.tolist(), caches.selection(rows).tolist(), strict=True):
+            kept = [token for token in chosen if token >= 0]
+            assert len(kept) == group * min(top // group, (position + 1) // group)
+            assert kept == sorted(set(kept))
+            assert chosen[len(kept) :] == [-1] * (len(chosen) - len(kept))
+            assert all(kept[place] % group == place % group for place in range(len(kept)))
+            assert max(kept, default=0) <= position
+
+
 def test_bytes_are_carried_and_no_kernel_expands_scales_on_a_cpu():
     bench = small_bench()
     storing.measure(bench, batch=2, parts=6, part_bytes=5 << 10)
@@ -221,16 +240,17 @@ def test_an_operation_that_fails_does_not_lose_the_others(monkeypatch):
         raise MemoryError("full")
 
     monkeypatch.setitem(MEASURES, "kda", full)
-    assert run_parts(bench, ("kda", "hyper")) == {"kda": "MemoryError: full"}
+    ended = run_parts(bench, ("kda", "hyper"))
+    assert (ended.failed, ended.interrupted) == ({"kda": "MemoryError: full"}, False)
     assert cases(bench) == {("a site", 2)}
 
 
 def test_when_time_is_up_what_was_timed_is_kept(monkeypatch):
     bench = small_bench((2,))
-    moments = iter([0.0, 1.0, 9.0, 10.5, 11.0, 12.0, 13.0])
+    moments = iter([1.0, 9.0, 10.5, 11.0, 12.0, 13.0])
     monkeypatch.setattr(kernels_run.time, "monotonic", lambda: next(moments))
     bench.clock = limited(bench.clock, 10.0)
-    assert run_parts(bench, ("small", "hyper")) == {}
+    assert run_parts(bench, ("small", "hyper")).failed == {}
     assert len(bench.table.rows) == 2
     assert set(bench.skipped) == {"the rest of small", "the rest of hyper"}
     assert limited(len, None) is len
@@ -238,6 +258,20 @@ def test_when_time_is_up_what_was_timed_is_kept(monkeypatch):
     peers.clock = limited(peers.clock, 0)
     with pytest.raises(TimeUpError):
         peers.peer("late", lambda: [lambda: None])
+
+
+def test_an_interrupt_keeps_what_was_timed_and_names_the_rest(monkeypatch):
+    bench = small_bench((2,))
+
+    def stopped(bench):
+        hyper.measure(bench)
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MEASURES, "kda", stopped)
+    ended = run_parts(bench, ("kda", "hyper", "small"))
+    assert (ended.failed, ended.interrupted) == ({}, True)
+    assert cases(bench) == {("a site", 2)}
+    assert bench.skipped == dict.fromkeys(("the rest of kda", "hyper", "small"), INTERRUPTED)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +284,7 @@ def test_when_time_is_up_what_was_timed_is_kept(monkeypatch):
         {"pause": -1},
         {"budget": 61},
         {"limit": -1},
+        {"jobs": 0},
     ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
@@ -274,8 +309,10 @@ def test_on_a_gpu_every_operation_is_timed_to_its_end():
     if reason := choice.no_gluon(torch.device("cuda")):
         pytest.skip(reason)
     told = []
-    run = measure_kernels(KernelsSettings(rows=(1, 512), pause=0, budget=0), told.append)
+    run = measure_kernels(KernelsSettings(rows=(1, 512), pause=0, budget=0, jobs=8), told.append)
     assert run.failed == {}
+    assert (run.ahead.left, run.interrupted) == ({}, False)
+    assert run.seconds["compiling ahead"] > 0
     assert list(run.rows) == told
     assert {row.operation for row in run.rows} == set(OPERATIONS)
     assert all(row.floor_us > 0 and row.us > 0 for row in run.rows)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from intarsia.cli.output import emit_json, note
+from intarsia.cli.output import INTERRUPTED, emit_json, note, stoppable
+from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
 from intarsia.evidence.kernels.settings import KernelsSettings
 
@@ -45,13 +46,16 @@ class BenchKernels(KernelsSettings):
         from intarsia.evidence.kernels.run import measure_kernels
         from intarsia.evidence.receipts import kernels_receipt
 
-        run = measure_kernels(self, tell)
+        with stoppable():
+            run = measure_kernels(self, tell, progress=terminal_progress())
         if self.json:
             emit_json(run.as_dict())
         else:
             show(run)
         if self.report is not None:
             keep(kernels_receipt(run), "kernels", Path(self.report))
+        if run.interrupted:
+            return INTERRUPTED
         return 1 if run.failed else 0
 
 
@@ -91,6 +95,7 @@ def show(run: "KernelsRun") -> None:
     ]
     show_table("operations", COLUMNS, rows)
     note(_states(run.rows))
+    note(_times(run))
     lines = [
         (
             line.work,
@@ -128,6 +133,16 @@ def _states(rows: Sequence["Row"]) -> str:
         if values:
             told.append(f"{min(values)} to {max(values)} {unit}")
     return f"after a figure the device had {', '.join(told) or 'a clock that it does not tell'}"
+
+
+def _times(run: "KernelsRun") -> str:
+    """Where the run's time went."""
+    ahead = run.ahead
+    beside = f" ({ahead.parts} parts in {ahead.processes} processes)" if ahead.processes else ""
+    told = [f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items()]
+    told[:1] = [first + beside for first in told[:1]]
+    left = "".join(f"; {part} was not compiled ahead: {reason}" for part, reason in ahead.left.items())
+    return f"time: {', '.join(told) or 'not known'}{left}"
 
 
 def _beside(row: "Row") -> str:

@@ -22,7 +22,7 @@ from intarsia.cli.generate import Generate
 from intarsia.cli.inspect import Inspect
 from intarsia.cli.load import Load
 from intarsia.cli.manifest import ManifestCommand
-from intarsia.cli.output import describe_error, emit_json, note
+from intarsia.cli.output import INTERRUPTED, describe_error, emit_json, note
 from intarsia.cli.plan import PlanCommand
 from intarsia.cli.quality import QualityCommand
 from intarsia.cli.ranks import remember
@@ -33,7 +33,7 @@ from intarsia.cli.synth import Synth
 from intarsia.cli.tune import Tune
 from intarsia.core.errors import IntarsiaError, UsageError
 
-FINE, FAILED, WRONG_USE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
+FINE, FAILED, WRONG_USE, NO_READER = 0, 1, 2, 141
 
 DESCRIPTION = (
     "Reads, converts, checks and runs models whose every module has its own number format. "

@@ -2,14 +2,19 @@
 
 import json
 import os
+import signal
 import sys
+import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from intarsia.core.errors import IntarsiaError, UsageError, ViolationsError
 
+INTERRUPTED = 130
+"""The exit code of a command that was ended by Ctrl-C or SIGTERM."""
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -83,6 +88,19 @@ def write(text: str, *, dim: bool = False) -> None:
     shown = printable(text) if sys.stdout.isatty() else text
     sys.stdout.write(f"{DIM}{shown}{PLAIN}" if dim and shown and colours() else shown)
     sys.stdout.flush()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within it, being told to end (SIGTERM) is what Ctrl-C is, so that what was found until then is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def gigabytes(count: float) -> str:

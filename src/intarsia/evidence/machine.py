@@ -40,9 +40,13 @@ def clocks(device: str | torch.device = "cpu") -> dict[str, Any]:
     """How the machine runs now: processor clocks in MHz and the load others put on it; of a CUDA device its
     clock, temperature and power in milliwatts. What is not known is left out."""
     place = torch.device(device)
-    found: dict[str, Any] = {"load": list(os.getloadavg()), **_processor_clocks()}
-    if place.type != "cuda":
-        return found
+    state = device_state(place) if place.type == "cuda" else {}
+    return {"load": list(os.getloadavg()), **_processor_clocks(), **state}
+
+
+def device_state(device: torch.device) -> dict[str, int]:
+    """A CUDA device's clock, temperature and power now, as far as they are known."""
+    found: dict[str, int] = {}
     readings = {
         "clock_mhz": torch.cuda.clock_rate,
         "temperature_c": torch.cuda.temperature,
@@ -50,7 +54,7 @@ def clocks(device: str | torch.device = "cpu") -> dict[str, Any]:
     }
     for name, read in readings.items():
         try:
-            found[name] = int(read(place))
+            found[name] = int(read(device))
         except (RuntimeError, ModuleNotFoundError, AttributeError):
             continue
     return found

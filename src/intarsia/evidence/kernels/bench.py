@@ -8,7 +8,7 @@ from torch import Tensor
 
 from intarsia.evidence.errors import NumbersError, TimeUpError
 from intarsia.evidence.kernels.table import Table
-from intarsia.evidence.kernels.timing import Call, Clock, Timing
+from intarsia.evidence.kernels.timing import Call, Clock, Timing, in_turn
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels import choice
 from intarsia.kernels.errors import KernelError
@@ -50,6 +50,10 @@ class Bench:
         """Row counts to time of an operation that runs with `least` to `most` rows."""
         return [count for count in self.rows or own if least <= count and (most is None or count <= most)]
 
+    def turns(self, one: int) -> int:
+        """How many weights of so many bytes take turns."""
+        return in_turn(one)
+
     def us(self, calls: Sequence[Call]) -> float:
         """The median alone."""
         return self.clock(calls).us
@@ -75,8 +79,11 @@ class Bench:
             self.skipped.setdefault(name, error.found)
             return {}
 
-    def peer(self, name: str, ready: Callable[[], Sequence[Call]]) -> dict[str, float]:
+    def peer(
+        self, name: str, ready: Callable[[], Sequence[Call]], *, compiles: bool = True
+    ) -> dict[str, float]:
         """Under `name`, the time of a peer's calls; nothing, and the reason kept, where they cannot run.
+        `compiles`: whether their first run compiles something.
 
         What a peer raises is its own affair: the rest of the run goes on.
         """

@@ -57,13 +57,16 @@ class Caches:
         """For each row pools at random, rising; none is of use beyond the row."""
         config, device = self.bench.config, self.bench.device
         group, top = config.index_kpool, config.index_topk
-        count = rows.positions.shape[0]
-        width = selected_width(top, group)
-        selected = torch.full((count, width), -1, dtype=torch.int32, device=device)
-        for row, position in enumerate(rows.positions.tolist()):
-            kept = torch.randperm((position + 1) // group, device=device)[: top // group].sort().values
-            tokens = (kept.unsqueeze(1) * group + torch.arange(group, device=device)).flatten()
-            selected[row, : len(tokens)] = tokens.int()
+        pools = ((rows.positions.long() + 1) // group).unsqueeze(1)
+        most = max(1, int(pools.max()))
+        keys = torch.rand(len(pools), most, generator=self.bench.generator, device=device)
+        keys.masked_fill_(torch.arange(most, device=device) >= pools, -1)
+        drawn = keys.topk(min(top // group, most)).indices
+        drawn = torch.where(drawn < pools, drawn, most).sort(-1).values.unsqueeze(-1)
+        tokens = drawn * group + torch.arange(group, device=device)
+        tokens = torch.where(drawn < pools.unsqueeze(-1), tokens, -1).flatten(1)
+        selected = torch.full((len(pools), selected_width(top, group)), -1, dtype=torch.int32, device=device)
+        selected[:, : tokens.shape[1]] = tokens
         return selected
 
     def entering(self, rows: int) -> tuple[Latents, IndexKeys]:

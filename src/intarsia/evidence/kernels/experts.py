@@ -56,7 +56,7 @@ def _measure(bench: Bench, rows: int, tiles: Layer, compressed: Layer | None, on
         _grouping(bench, x, chosen, gate_up, down)
     if compressed is not None:
         beside[COMPRESSED] = bench.us(whole(compressed))
-    beside |= bench.peer(GROUPED, lambda: _grouped(bench, chosen[0]))
+    beside |= bench.peer(GROUPED, lambda: _grouped(bench, chosen[0]), compiles=False)
     met = statistics.mean(torch.unique(routing.experts).numel() for routing in chosen)
     operations = 2 * rows * top * 3 * width * config.moe_intermediate_size
     bench.table.add(

@@ -10,7 +10,6 @@ from intarsia.core.config import SamplingSettings
 from intarsia.engine.sampling.captured import Way, draw_captured
 from intarsia.engine.sampling.rows import Rows
 from intarsia.evidence.kernels.bench import Bench
-from intarsia.evidence.kernels.timing import in_turn
 from intarsia.evidence.synthetic.values import random_stored
 from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.linear import linear
@@ -32,7 +31,7 @@ def measure(bench: Bench) -> None:
     config = bench.config
     weights = [
         random_stored("MXFP8", config.vocab_size, config.hidden_size, bench.generator)
-        for _ in range(in_turn(config.vocab_size * config.hidden_size))
+        for _ in range(bench.turns(config.vocab_size * config.hidden_size))
     ]
     norm = bench.numbers(config.hidden_size)
     for rows in bench.counts(ROWS, most=MOST_ROWS):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import linear as cublas
 
 from intarsia.evidence.kernels.bench import Bench
-from intarsia.evidence.kernels.timing import Call, in_turn
+from intarsia.evidence.kernels.timing import Call
 from intarsia.evidence.synthetic.values import random_stored
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.formats.stored import Stored
@@ -76,10 +76,9 @@ def measure(bench: Bench) -> None:
 
 def _measure(bench: Bench, work: Work) -> None:
     one = work.numbers * (2 if work.form == "BF16" else 1)
-    sets = [
-        [_weight(bench, work.form, size, work.columns) for size in work.sizes] for _ in range(in_turn(one))
-    ]
-    wide = [bench.numbers(sum(work.sizes), work.columns) for _ in range(in_turn(2 * work.numbers))]
+    turns = range(bench.turns(one))
+    sets = [[_weight(bench, work.form, size, work.columns) for size in work.sizes] for _ in turns]
+    wide = [bench.numbers(sum(work.sizes), work.columns) for _ in range(bench.turns(2 * work.numbers))]
     few = bench.integers([USED])
     for count in bench.counts(ROWS):
         x = bench.numbers(count, work.columns)

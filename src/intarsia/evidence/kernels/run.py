@@ -3,40 +3,27 @@
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from intarsia.core.errors import UsageError
+from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.errors import TimeUpError
-from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
+from intarsia.evidence.kernels.ahead import Compiled, compile_ahead
 from intarsia.evidence.kernels.aims import reached
 from intarsia.evidence.kernels.bench import Bench
+from intarsia.evidence.kernels.operations import GEOMETRY, MEASURES, config_of_geometry
 from intarsia.evidence.kernels.settings import KernelsSettings, Operation
 from intarsia.evidence.kernels.table import Rates, Row, Table
-from intarsia.evidence.kernels.timing import Call, Clock, Timing, eager_microseconds, microseconds
+from intarsia.evidence.kernels.timing import Call, Clock, GraphClock, Timing
 from intarsia.evidence.machine import clocks, cuda_device, machine
 from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.steps import floors
-from intarsia.evidence.synthetic import geometry
-from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels import choice
 from intarsia.kernels.tuning.use import use
 
-GEOMETRY = "glm-5.3-flash"
-MEASURES: Mapping[Operation, Callable[[Bench], None]] = {
-    "linear": linear.measure,
-    "experts": experts.measure,
-    "kda": kda.measure,
-    "attention": attention.measure,
-    "hyper": hyper.measure,
-    "head": head.measure,
-    "small": small.measure,
-    "encode": encode.measure,
-    "storing": storing.measure,
-}
 NOTES = (
     "weights and rows are random; experts are chosen uniformly",
     "every figure is of one operation alone: what a step loses between them is not in it",
@@ -44,10 +31,21 @@ NOTES = (
 )
 
 
+TIME_UP, INTERRUPTED = "the limit, which has passed", "the run was interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the operations ended: those that failed, with the error, and whether somebody ended the run."""
+
+    failed: Mapping[str, str]
+    interrupted: bool = False
+
+
 @dataclass(frozen=True)
 class KernelsRun:
     """All rows of one run. `skipped`: variants and peers that were not timed, and why; `failed`: operations
-    that ended with an error, and which. Their rows until then are kept.
+    that ended with an error, and which. Their rows until then are kept. `seconds`: where the run's time went.
     """
 
     settings: KernelsSettings
@@ -58,6 +56,9 @@ class KernelsRun:
     rows: tuple[Row, ...]
     skipped: Mapping[str, str]
     failed: Mapping[str, str]
+    interrupted: bool = False
+    ahead: Compiled = field(default_factory=Compiled)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def not_run(self) -> tuple[str, ...]:
@@ -79,49 +80,57 @@ class KernelsRun:
             "rows": [row.as_dict() for row in self.rows],
             "aims": [line.as_dict() for line in reached(self.rows)],
             "failed": dict(self.failed),
+            "interrupted": self.interrupted,
+            "compiled": asdict(self.ahead),
+            "seconds": dict(self.seconds),
             "not_run": list(self.not_run),
         }
 
 
-def limited(clock: Clock, limit: float | None) -> Clock:
-    """A clock that raises TimeUpError once so many seconds have passed since now."""
-    if limit is None:
+def limited(clock: Clock, finish: float | None) -> Clock:
+    """A clock that raises TimeUpError from a moment on the monotonic clock on."""
+    if finish is None:
         return clock
-    finish = time.monotonic() + limit
 
     def timed(calls: Sequence[Call]) -> Timing:
         if time.monotonic() >= finish:
-            raise TimeUpError("limit", found=f"{limit:g} seconds, which have passed")
+            raise TimeUpError("limit", found=TIME_UP)
         return clock(calls)
 
     return timed
 
 
-def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> KernelsRun:
-    """Time the operations that were asked for; `told` gets each row at once. Raises UsageError without a GPU
-    that runs Triton kernels.
+def measure_kernels(
+    settings: KernelsSettings, told: Callable[[Row], None], *, progress: Progress = SILENT
+) -> KernelsRun:
+    """Compile and time the operations that were asked for; `told` gets each row at once. An interrupt ends
+    the timing, and what was timed is returned. Raises UsageError without a GPU that runs Triton kernels.
     """
+    begin = time.monotonic()
     device = cuda_device(settings.device, action="kernels are only timed on a GPU")
     reason = choice.no_triton(device)
     if reason:
         raise UsageError("device", found=reason, expected="a GPU that runs Triton kernels")
+    finish = None if settings.limit is None else begin + settings.limit
     with torch.cuda.device(device):
         use(settings.tuning, device)
+        half = None if settings.limit is None else begin + settings.limit / 2
+        ahead = compile_ahead(settings, device, finish=half, progress=progress)
         before = clocks(device)
-        pause, budget = settings.pause, settings.budget
+        clock = GraphClock(settings.pause, settings.budget)
         bench = Bench(
-            Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY)),
+            config_of_geometry(),
             device,
-            limited(partial(microseconds, pause=pause, budget=budget), settings.limit),
+            limited(clock, finish),
             Table(_rates(device, settings.pause), told),
             settings.rows,
             settings.peers,
             settings.variants,
-            limited(
-                partial(eager_microseconds, pause=settings.pause, budget=settings.budget), settings.limit
-            ),
+            limited(clock.eager, finish),
         )
-        failed = run_parts(bench, settings.only)
+        ended = run_parts(bench, settings.only)
+        seconds = {"compiling ahead": ahead.seconds, **clock.spent}
+        seconds["preparing"] = time.monotonic() - begin - sum(seconds.values())
         return KernelsRun(
             settings,
             {**machine(device), "peers": _versions()},
@@ -130,26 +139,33 @@ def measure_kernels(settings: KernelsSettings, told: Callable[[Row], None]) -> K
             clocks(device),
             tuple(bench.table.rows),
             bench.skipped,
-            failed,
+            ended.failed,
+            ended.interrupted,
+            ahead,
+            {name: round(took, 3) for name, took in seconds.items()},
         )
 
 
-def run_parts(bench: Bench, only: tuple[Operation, ...]) -> dict[str, str]:
-    """Run operations one after another; what ended with an error, and its message.
+def run_parts(bench: Bench, only: Sequence[Operation]) -> Ended:
+    """Run operations one after another until an interrupt.
 
     An error in one does not lose what the others take minutes to measure.
     """
     failed: dict[str, str] = {}
-    for name in only:
+    for place, name in enumerate(only):
         try:
             MEASURES[name](bench)
         except TimeUpError as error:
             bench.skipped[f"the rest of {name}"] = error.found
+        except KeyboardInterrupt:
+            bench.skipped[f"the rest of {name}"] = INTERRUPTED
+            bench.skipped |= dict.fromkeys(only[place + 1 :], INTERRUPTED)
+            return Ended(failed, interrupted=True)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
         if bench.device.type == "cuda":
             torch.cuda.empty_cache()
-    return failed
+    return Ended(failed)
 
 
 def _rates(device: torch.device, pause: float) -> Rates:

@@ -32,9 +32,12 @@ class KernelsSettings:
     """Seconds in which the device cools before each figure."""
     budget: float = 0.1
     """Seconds for which a figure's calls are repeated; the median counts."""
-
+    jobs: int = 16
+    """Processes, at most one a core, that compile everything beside each other before the first figure; with
+    1, every kernel is compiled when its turn comes."""
     limit: float | None = None
-    """Seconds after which no further figure is begun; what was timed until then is kept."""
+    """Seconds after which no further figure is begun; what was timed until then is kept. Compiling gets half
+    of them at most."""
 
     def __post_init__(self) -> None:
         if self.limit is not None:
@@ -46,5 +49,6 @@ class KernelsSettings:
                 raise UsageError("only", found=name, expected=f"some of {', '.join(OPERATIONS)}")
         for count in self.rows:
             check_integer("rows", count, 1, MOST_ROWS)
+        check_integer("jobs", self.jobs, 1, 256)
         check_number("pause", self.pause, 0, 60)
         check_number("budget", self.budget, 0, 60)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from intarsia.evidence.beside import begin_beside
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.kernels.tuning import Configuration, Site, configurations, trying
 from intarsia.models.glm5_next.products import Experts, Product
@@ -75,13 +76,11 @@ class Compilers:
 
 
 def begin(device: str, scales: str) -> None:
-    """In a process: its device and its workshop. What compilers write is not shown."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+    """In a process: its device and its workshop."""
+    begin_beside()
     place = torch.device(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    torch.set_num_threads(1)
     _SHOPS[:] = [Workshop(place, scales, most_sets=1)]
 
 
