@@ -163,6 +163,48 @@ def test_codes_decoded_between_products_give_the_same_bits(name, count, monkeypa
         assert torch.equal(whole, finely)
 
 
+SOME = [
+    (count, stages, lead, turned, apart)
+    for count in (9, 17, 32, 33, 64)
+    for stages, lead, turned in ((2, 4, False), (2, 2, True), (4, 6, False))
+    for apart in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_rows_put_in_order_on_their_way_have_the_same_bits(name, shape, monkeypatch):
+    """Every form of `some_rows` that fits, against the other kernels; programs in any order, twice."""
+    stored = formats.get(name).encode(gpu(*shape, seed=22))
+    ranges, _, columns = plan_of(stored)
+    x = gpu(64, columns, seed=23).bfloat16()
+    one, eight = poisoned(1, [stored.rows])[0], poisoned(8, [stored.rows])[0]
+    gluon.launch([x[:1]], [stored], [one])
+    gluon.launch([x[:8]], [stored], [eight])
+    assert torch.equal(one, eight[:1])
+    whole = torch.cat([plain(stored, x[i : i + 8]) for i in range(0, 64, 8)])
+    wrong = []
+    for count, stages, lead, turned, apart in SOME:
+        room = max(16, 1 << (count - 1).bit_length())
+        several = ranges > 1 and not apart
+        if (apart and ranges == 1) or (several and columns // ranges // plan.STEP % stages):
+            continue
+        for tile, warps in ((64, 4), (128, 8)):
+            form = plan.Some(tile, room, warps, stages, lead, 1, turned, apart)
+            monkeypatch.setattr(plan, "shape", lambda *_, form=form: form)
+            for _ in range(2):
+                (out,) = poisoned(count, [stored.rows])
+                gluon.launch([x[:count]], [stored], [out])
+                if not torch.equal(out, whole[:count]):
+                    wrong.append(form)
+    assert not wrong
+
+
+def plain(stored: Stored, x: Tensor) -> Tensor:
+    (out,) = poisoned(len(x), [stored.rows])
+    gluon.launch([x], [stored], [out])
+    return out
+
+
 def plan_of(stored: Stored) -> tuple[int, int, int]:
     return plan.ranges_of(*stored.shape), *stored.shape
 

@@ -8,20 +8,22 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from intarsia.formats.fp8_block import SIDE, scale_name_of
-from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import byte_view, on_device_of
 from intarsia.kernels.linear import candidates, plan
 from intarsia.kernels.linear.launch import format_of
+from intarsia.kernels.linear.launch_some import launch_some, ready
+from intarsia.kernels.linear.operands import CODES, aligned_rows, first_tiles, scales_of, sizes_of, words_of
 from intarsia.kernels.tuning import tuned
 from intarsia.kernels.weights import Weight
 
-_CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
 MOST_MATRICES = 8
 """Matrices that one launch takes."""
+TRIGGER = False
+"""Whether what comes after them may begin when their sums are there, before they are written."""
 OVERLAP = False
 """Whether products of few rows begin, with their weights, while the kernel before still runs."""
-_FEW_ROWS = 16
+_FEW_ROWS = (8, 16, 32)  # of x, that one program multiplies
 _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
 _ARRANGED = 16  # rows of a program that puts them in the order of products
@@ -33,8 +35,8 @@ _FITTING: Any = WeakIdKeyDictionary()
 
 def refuse(case: Case) -> str:
     """Why the register kernels cannot run a case, or the empty string."""
-    if case.formats[0] not in _CODES:
-        return f"no kernel for {case.formats[0]}; there is one for {', '.join(_CODES)}"
+    if case.formats[0] not in CODES:
+        return f"no kernel for {case.formats[0]}; there is one for {', '.join(CODES)}"
     if case.dtype != torch.bfloat16:
         return f"rows of {str(case.dtype).removeprefix('torch.')}; bfloat16 is needed"
     if not plan.ranges_of(*case.shape):
@@ -109,9 +111,14 @@ def launch(
     rows, k = xs[0].shape
     if not rows:
         return
-    ranges = plan.ranges_of(sum(_rows_of(weights)), k)
+    ranges = plan.ranges_of(sum(sizes_of(weights)), k)
     shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
+        if isinstance(shape, plan.Some) and shape.apart and not ready(xs[0].device):
+            shape = plan.many(ranges, sum(sizes_of(weights)), k, rows, format_of(weights[0]))
+        if isinstance(shape, plan.Some):
+            launch_some(xs, weights, outs, used, limit, ranges, shape)
+            return
         if isinstance(shape, plan.Few):
             _launch_few(xs, weights, outs, used, limit, ranges, shape)
             return
@@ -135,15 +142,13 @@ def _launch_few(
 
     rows, k = xs[0].shape
     name = format_of(weights[0])
-    words = [_words_of_rows(x) for x in xs]
-    if len({one.stride(0) for one in words}) > 1:
-        words = [one.contiguous() for one in words]
-    sizes = _rows_of(weights)
-    first = _first_tiles(sizes, shape.tile)
+    words = [x.view(torch.int32) for x in aligned_rows(xs)]
+    sizes = sizes_of(weights)
+    first = first_tiles(sizes, shape.tile)
     kernels.few_rows[(first[-1],)](
         tuple(words),
-        tuple(_words(weight) for weight in weights),
-        tuple(_scales(weight) for weight in weights),
+        tuple(words_of(weight) for weight in weights),
+        tuple(scales_of(weight) for weight in weights),
         tuple(outs),
         tuple(out.stride(0) for out in outs),
         used,
@@ -153,17 +158,18 @@ def _launch_few(
         NS=sizes,
         FIRST=first,
         K=k,
-        FORMAT=_CODES[name],
+        FORMAT=CODES[name],
         RANGES=ranges,
         WARPS=shape.warps,
         BN=shape.tile,
-        NT=8 if rows <= 8 else _FEW_ROWS,
+        NT=next(size for size in _FEW_ROWS if rows <= size),
         CHUNKS=shape.chunks,
         DEPTH=shape.depth,
         AHEAD=shape.ahead,
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
+        TRIGGER=TRIGGER,
         launch_pdl=OVERLAP,
         maxnreg=_REGISTERS if rows > 8 and name != "BF16" else None,
     )
@@ -186,21 +192,21 @@ def _launch_many(
 
     rows, k = x.shape
     name = format_of(weights[0])
-    sizes = _rows_of(weights)
+    sizes = sizes_of(weights)
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
     arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
         x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2
     )
     layout = NVMMASharedLayout(128, 16, 2)
-    first = _first_tiles(sizes, shape.tile * shape.parts)
+    first = first_tiles(sizes, shape.tile * shape.parts)
     # With blocks and large tiles the activation's registers are one too many: it goes to the second kernel.
     later = shape.apart or (limit is not None and name == "FP8_PB_WO" and shape.rows > 64)
     parts = ranges if shape.apart else 1
     targets = _parts(x, sizes, parts) if later else list(outs)
     kernels.many_rows[(-(-rows // shape.rows) * first[-1], parts)](
         TensorDescriptor.from_tensor(ordered, [shape.rows, plan.STEP], layout),
-        tuple(_words(weight) for weight in weights),
-        tuple(_scales(weight) for weight in weights),
+        tuple(words_of(weight) for weight in weights),
+        tuple(scales_of(weight) for weight in weights),
         tuple(targets),
         tuple(target.stride(-2) for target in targets),
         used,
@@ -209,7 +215,7 @@ def _launch_many(
         NS=sizes,
         FIRST=first,
         K=k,
-        FORMAT=_CODES[name],
+        FORMAT=CODES[name],
         RANGES=ranges,
         APART=shape.apart,
         WARPS=shape.warps,
@@ -228,7 +234,7 @@ def _launch_many(
     if not later:
         return
     sizes = tuple(out.shape[1] for out in outs)
-    first = _first_tiles(sizes, _ADDED)
+    first = first_tiles(sizes, _ADDED)
     arrange.add_parts[(rows, first[-1])](
         targets[0],
         tuple(outs),
@@ -247,11 +253,11 @@ def _launch_many(
     )
 
 
-def _shape(x: Tensor, weights: Sequence[Weight], limit: float | None, ranges: int) -> plan.Few | plan.Many:
+def _shape(x: Tensor, weights: Sequence[Weight], limit: float | None, ranges: int) -> plan.Shape:
     """What was found to be fastest on this device, or the plan's own shape."""
     operation = candidates.LINEAR if limit is None else candidates.SWIGLU
-    name, (rows, k), size = format_of(weights[0]), x.shape, sum(_rows_of(weights))
-    found: plan.Few | plan.Many | None = tuned(operation, (name,), (size, k, ranges), rows, x.device)
+    name, (rows, k), size = format_of(weights[0]), x.shape, sum(sizes_of(weights))
+    found: plan.Shape | None = tuned(operation, (name,), (size, k, ranges), rows, x.device)
     return found or plan.shape(ranges, size, k, rows, name)
 
 
@@ -259,35 +265,3 @@ def _parts(x: Tensor, sizes: tuple[int, ...], count: int) -> list[Tensor]:
     """Float32 sums of each range, the matrices side by side: views [count, R, N_i] of one tensor."""
     parts = torch.empty(count, x.shape[0], sum(sizes), dtype=torch.float32, device=x.device)
     return list(torch.split(parts, list(sizes), -1))
-
-
-def _rows_of(weights: Sequence[Weight]) -> tuple[int, ...]:
-    return tuple(weight.shape[0] for weight in weights)
-
-
-def _first_tiles(sizes: Sequence[int], tile: int) -> tuple[int, ...]:
-    """The first tile of each size, and the number of all."""
-    first = [0]
-    for size in sizes:
-        first.append(first[-1] + -(-size // tile))
-    return tuple(first)
-
-
-def _words(weight: Weight) -> Tensor:
-    tensor = weight if isinstance(weight, Tensor) else weight["weight"]
-    return tensor.view(torch.int32)
-
-
-def _words_of_rows(x: Tensor) -> Tensor:
-    if x.stride(-1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:
-        x = x.contiguous()
-    return x.view(torch.int32)
-
-
-def _scales(weight: Weight) -> Tensor:
-    """Scales as the kernels read them; the words where a format has none."""
-    if isinstance(weight, Stored) and weight.format == "MXFP8":
-        return byte_view(weight["weight_scale"])
-    if isinstance(weight, Stored) and weight.format == "FP8_PB_WO":
-        return weight[scale_name_of(weight)]
-    return _words(weight)

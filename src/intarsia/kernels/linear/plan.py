@@ -29,6 +29,23 @@ class Few:
 
 
 @dataclass(frozen=True, slots=True)
+class Some:
+    """Up to 64 rows of x: a program takes `tile` rows of the weight with `warps`, and has room for so many
+    `rows`; buffers of x, halves of steps of weights on their way, and steps of x on theirs. `turned` where a
+    thread loads x as it stores it, not as it lies in memory, and `apart` where a range is a program.
+    """
+
+    tile: int
+    rows: int
+    warps: int
+    stages: int
+    lead: int
+    held: int
+    turned: bool
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Many:
     """More rows of x: a program takes `parts` tiles of the weight and one of so many `rows`, with `warps`,
     buffers of x, and units of weights on their way (half a step of one tile each). `group`: rows that go
@@ -47,6 +64,9 @@ class Many:
     apart: bool
 
 
+Shape = Few | Some | Many
+
+
 def ranges_of(rows: int, columns: int) -> int:
     """Into how many ranges the columns of matrices with so many rows together are cut.
 
@@ -61,7 +81,7 @@ def ranges_of(rows: int, columns: int) -> int:
     return found
 
 
-def shape(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Few | Many:
+def shape(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Shape:
     """What runs with `count` rows: `few` up to 16, but more than eight of whole MXFP8 rows multiply faster
     in `many`.
     """
