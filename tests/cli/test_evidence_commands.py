@@ -1,6 +1,7 @@
 """The commands quality, bench speed/compare/memory, report and receipt, on the demo in small."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,9 @@ def test_quality_keeps_a_receipt_and_a_page_that_verify(tmp_path, capsys):
     files = sorted(str(path) for path in folder.iterdir())
     assert [name.rsplit("/", 1)[1] for name in files] == ["quality-demo-by-nvfp4-experts.json", "report.html"]
     assert main(["receipt", "verify", *files]) == 0
+    sources = json.loads(Path(files[0]).read_text())["code"]["sources_sha256"]
+    assert f"made by this code (sources {sources[:16]})" in capsys.readouterr().out
+    assert f", sources {sources[:12]}" in Path(files[1]).read_text()
     assert main(["receipt", "show", files[0]]) == 0
     assert "quality" in capsys.readouterr().out
     assert main(["report", str(folder)]) == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -49,7 +50,9 @@ def test_version(capsys):
     import intarsia
 
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"intarsia {intarsia.__version__}\n"
+    version, sources = capsys.readouterr().out.splitlines()
+    assert version == f"intarsia {intarsia.__version__}"
+    assert re.fullmatch("sources [0-9a-f]{64}", sources)
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,12 @@ def test_a_source_that_changed_is_seen(made, tmp_path, content, rule):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"schema": "other/1"}', '{"kind": "a", "kind": "b"}', '{"schema": "intarsia.receipt/1"}']
+    "text", ["{", '{"schema": "other/1"}', '{"kind": "a", "kind": "b"}', '{"schema": "intarsia.receipt/2"}']
 )
 def test_what_is_no_receipt_is_refused(tmp_path, text):
     path = tmp_path / "no.json"
     path.write_text(text)
-    with pytest.raises(ReceiptError, match=r"intarsia\.receipt/1"):
+    with pytest.raises(ReceiptError, match=r"intarsia\.receipt/2"):
         receipt.read(path)
     with pytest.raises(ReceiptError):
         receipt.read(tmp_path / "missing.json")

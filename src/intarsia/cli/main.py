@@ -79,8 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words == ["--version"]:
             import intarsia
+            from intarsia.core.provenance import sources_sha256
 
-            print(f"intarsia {intarsia.__version__}")
+            print(f"intarsia {intarsia.__version__}\nsources {sources_sha256()}")
             return FINE
         remember(words)
         command = parse(words)

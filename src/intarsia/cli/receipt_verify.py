@@ -11,6 +11,7 @@ from intarsia.cli.progress import terminal_progress
 
 if TYPE_CHECKING:
     from intarsia.core.errors import Violation
+    from intarsia.core.receipt import Receipt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class ReceiptVerify:
         if self.rerun and not found:
             found = rerun(receipt, self.text, terminal_progress())
         document = self._document(file, receipt.kind, receipt.id, found, notes)
+        document["code"] = code_of(receipt)
         self._tell(document, f"{file}: {receipt.kind} of {receipt.created}, id {receipt.id[:16]}", found)
         return document
 
@@ -66,5 +68,17 @@ class ReceiptVerify:
             print(printable(str(violation)))
         for line in document["unchecked"]:
             print(printable(f"not checked: {line}"))
+        if "code" in document:
+            print(f"made by {document['code']}")
         count = f"{len(found)} violation{'s' if len(found) > 1 else ''}"
         print(printable(f"{what}: {count if found else 'fits'}"))
+
+
+def code_of(receipt: "Receipt") -> str:
+    """Whether the code that wrote a receipt is the one that runs here, in words."""
+    from intarsia.core.provenance import sources_sha256
+
+    sources = receipt.code.sources_sha256
+    if sources is None:
+        return "code whose sources the receipt does not name"
+    return f"{'this' if sources == sources_sha256() else 'other'} code (sources {sources[:16]})"

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -18,7 +18,8 @@ from intarsia.core.errors import IntarsiaError, Violation
 from intarsia.core.json import JsonError, parse_object
 from intarsia.core.provenance import Code, Machine, code, machine
 
-SCHEMA = "intarsia.receipt/1"
+SCHEMA: Final = "intarsia.receipt/2"
+"""What is written. Receipts of schema 1, which do not name their code's sources, are read."""
 MAX_BYTES = 256 << 20
 
 
@@ -66,7 +67,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run. `not_run` says in sentences what these figures do not cover."""
 
-    schema: Literal["intarsia.receipt/1"]
+    schema: Literal["intarsia.receipt/1", "intarsia.receipt/2"]
     kind: str
     created: str
     code: Code
@@ -86,7 +87,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def make(kind: str, created: str, settings: Mapping[str, Any], **fields: Any) -> Receipt:
     """A receipt of this code on this machine, with its id."""
     blank = Receipt(
-        schema="intarsia.receipt/1",
+        schema=SCHEMA,
         kind=kind,
         created=created,
         code=code(),
@@ -145,14 +146,17 @@ def read(path: str | os.PathLike[str]) -> Receipt:
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
-        return msgspec.convert(parse_object(data, str(path), max_bytes=MAX_BYTES), Receipt, strict=True)
+        found = msgspec.convert(parse_object(data, str(path), max_bytes=MAX_BYTES), Receipt, strict=True)
+        if (found.schema == SCHEMA) == (found.code.sources_sha256 is not None):
+            return found
+        problem = f"{found.schema} and sources_sha256 {found.code.sources_sha256}"
     except OSError as error:
         problem = error.strerror or str(error)
     except JsonError as error:
         problem = error.found
     except msgspec.ValidationError as error:
         problem = str(error)
-    raise ReceiptError(str(path), found=problem, expected=f"a receipt of schema {SCHEMA}")
+    raise ReceiptError(str(path), found=problem, expected=f"a receipt of schema {SCHEMA} or /1")
 
 
 def verify(path: str | os.PathLike[str]) -> tuple[Receipt, list[Violation]]:

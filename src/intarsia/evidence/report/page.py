@@ -5,6 +5,7 @@ The same receipts always give the same bytes, so a page is checked by making it 
 
 from collections.abc import Mapping, Sequence
 
+from intarsia.core.provenance import Code
 from intarsia.core.receipt import Receipt
 from intarsia.evidence.report.kernels import kernels_part
 from intarsia.evidence.report.lines import Source
@@ -78,9 +79,7 @@ def _fits(source: Source) -> bool:
 
 
 def _head(sources: Sequence[Source]) -> Markup:
-    code = sorted(
-        {(source.receipt.code.version, source.receipt.code.commit or "no commit") for source in sources}
-    )
+    code = sorted({_code(source.receipt.code) for source in sources})
     machines = sorted({_machine(source) for source in sources})
     days = sorted({source.receipt.created[:10] for source in sources})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
@@ -90,7 +89,7 @@ def _head(sources: Sequence[Source]) -> Markup:
             tag(
                 "p",
                 f"{len(sources)} receipts, {when}. intarsia ",
-                join([f"{version} at {commit[:12]}" for version, commit in code], "; "),
+                join(code, "; "),
                 f". {'; '.join(machines)}.",
                 class_="soft",
             ),
@@ -101,6 +100,14 @@ def _head(sources: Sequence[Source]) -> Markup:
             ),
         ]
     )
+
+
+def _code(code: Code) -> str:
+    """Version, commit where it is known, and the hash of the sources, which says more than either."""
+    commit = "no commit" if code.commit is None else code.commit[:12]
+    changed = {True: " with changes", False: "", None: "" if code.commit is None else ", changes unknown"}
+    sources = f", sources {code.sources_sha256[:12]}" if code.sources_sha256 is not None else ""
+    return f"{code.version} at {commit}{changed[code.changed]}{sources}"
 
 
 def _machine(source: Source) -> str:
