@@ -43,12 +43,12 @@ def ready(device: torch.device) -> bool:
 
 
 def _counts(device: torch.device, many: int) -> Tensor:
-    """Zeros that no launch nearby uses."""
+    """Zeros that no launch nearby uses; they begin on a multiple of 16 bytes, as kernels are compiled for."""
     mine = _OF_DEVICE[device]
-    if mine.next + many > _COUNTS:
-        mine.next = 0
-    mine.next += many
-    return mine.zeros[mine.next - many : mine.next]
+    many = -(-many // 4) * 4
+    first = mine.next if mine.next + many <= _COUNTS else 0
+    mine.next = first + many
+    return mine.zeros[first : mine.next]
 
 
 def launch_some(
