@@ -202,7 +202,7 @@ def cases() -> dict[str, Callable[[], float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    names = ("step", "rows", "inverse", "terms", "carry")
+    names = ("step", "rows", "inverse", "solved", "terms", "carry")
     gluon_stand_in.load_kernels(*[f"intarsia.kernels.kda.gluon_{name}" for name in names])
     print(json.dumps({name: run() for name, run in cases().items()}))
 
