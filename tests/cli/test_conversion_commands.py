@@ -118,3 +118,10 @@ def test_sizes(text, size):
 def test_sizes_that_are_none(text):
     with pytest.raises(UsageError, match="--x"):
         size_in_bytes("--x", text)
+
+
+def test_a_plan_lists_what_cannot_be_cut(capsys):
+    assert main(["plan", "demo", "--tp", "5"]) == 1
+    shown = capsys.readouterr().out
+    assert "cannot be cut, in no sum" in shown
+    assert "4 width units of 64" in shown

@@ -213,6 +213,24 @@ def test_every_weight_has_its_share_in_the_plan(converted):
     assert all(len(row["ranks"]) == 3 for row in document)
 
 
+def test_weights_that_cannot_be_cut_are_listed_with_the_reason(converted):
+    result = plan(converted, ranks=5)
+    refused = {name: row for row in result.shares if row.refused is not None for name in row.names}
+    found = {violation.where for violation in result.violations if violation.rule == "fewer-units"}
+    assert set(refused) == found
+    assert {name for row in result.shares for name in row.names} == {
+        name for row in plan(converted).shares for name in row.names
+    }
+    row = refused[L + "0.self_attn.A_log"]
+    assert row.refused == "4 head units of 1; expected at least one for each of 5 ranks"
+    assert (row.held, row.nbytes) == ((), ())
+    held = [row for row in result.shares if row.refused is None]
+    for rank, whole in enumerate(result.ranks):
+        assert sum(row.nbytes[rank] * len(row.names) for row in held) == whole.weights
+    document = result.as_dict()["shares"]
+    assert all(bool(row["ranks"]) == (row["refused"] is None) for row in document)
+
+
 def test_unequal_shares_of_the_real_geometry(real):
     rows = {row.pattern: row for row in plan(real, ranks=3).shares}
     experts = rows[L + "*.mlp.experts.*.down_proj.weight"]

@@ -137,15 +137,20 @@ def show(result: "Plan") -> None:
 def show_shares(result: "Plan") -> None:
     """Every weight's share, unequal ones first."""
     columns = ["weights", "", "format", "shape", "cut", "on each rank", "bytes of one"]
+    held = [row for row in result.shares if row.refused is None]
     for title, kind in _SHARES.items():
         counts: dict[tuple[object, ...], int] = {}
-        for row in result.shares:
+        for row in held:
             if (row.equal, row.axis is None) == kind:
                 cells = tuple(_share(row))
                 counts[cells] = counts.get(cells, 0) + len(row.names)
         if counts:
             show_table(title, columns, [[cells[0], count, *cells[1:]] for cells, count in counts.items()])
-    unequal = [row for row in result.shares if not row.equal]
+    refused = [row for row in result.shares if row.refused is not None]
+    if refused:
+        told = [[(cells := _share(row))[0], len(row.names), *cells[1:4], row.refused] for row in refused]
+        show_table("cannot be cut, in no sum", [*columns[:5], "why"], told)
+    unequal = [row for row in held if not row.equal]
     for rank in result.ranks:
         part = sum(row.nbytes[rank.rank] * len(row.names) for row in unequal)
         print(f"rank {rank.rank}: {_bytes(rank.weights)} bytes, {_bytes(part)} of them in unequal shares")

@@ -164,6 +164,7 @@ class _Planner:
             shares = on_ranks(item.form, rule, self.ranks)
             if isinstance(shares, Violation):
                 self.found.add(shares.rule, item.name, shares.found, shares.expected, shares.action)
+                self.shares.add(item, rule, shares)
                 continue
             if self.scratch is not None and item.codec is not None:
                 shares = self.scratch.compressed(item, rule, shares)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia.core.errors import Violation
 from intarsia.families.glm5_next.split import REPLICATE, SplitRule
 from intarsia.planning.items import Item
 from intarsia.planning.shares import Held, Parts, held
@@ -17,7 +18,8 @@ class SharedWeights:
     """Weights of one shape and format that are cut alike, `pattern` their names with numbers left out.
 
     `held` and `nbytes` are a single weight's on each rank. `reason` is what is cut ("head", "width",
-    "vocabulary"), in whole `unit`s along `axis`; "replicate", axis None: every rank has all of it.
+    "vocabulary"), in whole `unit`s along `axis`; "replicate", axis None: every rank has all of it. `refused`
+    says why such weights cannot be cut for so many ranks; then no rank holds any, and no total has them.
     """
 
     pattern: str
@@ -30,6 +32,7 @@ class SharedWeights:
     unit: int
     held: tuple[Held, ...]
     nbytes: tuple[int, ...]
+    refused: str | None = None
 
     @property
     def equal(self) -> bool:
@@ -48,6 +51,7 @@ class SharedWeights:
             "axis": None if self.axis is None else "columns" if self.axis else "rows",
             "unit": self.unit,
             "equal": self.equal,
+            "refused": self.refused,
             "ranks": [
                 {
                     "first": part.entries.start,
@@ -68,14 +72,17 @@ class ShareTable:
         self._ranks = ranks
         self._names: dict[tuple[Any, ...], list[str]] = {}
 
-    def add(self, item: Item, rule: SplitRule | None, parts: tuple[Parts, ...]) -> None:
-        """One weight, and the bytes of its shares."""
+    def add(self, item: Item, rule: SplitRule | None, parts: tuple[Parts, ...] | Violation) -> None:
+        """One weight, and the bytes of its shares, or why there are none."""
         key = (_NUMBER.sub(".*", item.name), item.section, item.kind, item.form, rule or REPLICATE, parts)
         self._names.setdefault(key, []).append(item.name)
 
     def rows(self) -> Iterator[SharedWeights]:
         """In the order in which the weights were added."""
         for (pattern, section, kind, form, rule, parts), names in self._names.items():
+            refused = None
+            if isinstance(parts, Violation):
+                refused = f"{parts.found}; expected {parts.expected}"
             yield SharedWeights(
                 pattern,
                 tuple(names),
@@ -85,6 +92,7 @@ class ShareTable:
                 rule.reason,
                 rule.axis,
                 rule.unit,
-                held(form, rule, self._ranks),
-                tuple(part.total for part in parts),
+                () if refused else held(form, rule, self._ranks),
+                () if refused else tuple(part.total for part in parts),
+                refused,
             )
