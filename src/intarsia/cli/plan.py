@@ -148,7 +148,7 @@ def show_shares(result: "Plan") -> None:
             show_table(title, columns, [[cells[0], count, *cells[1:]] for cells, count in counts.items()])
     refused = [row for row in result.shares if row.refused is not None]
     if refused:
-        told = [[(cells := _share(row))[0], len(row.names), *cells[1:4], row.refused] for row in refused]
+        told = [[(share := _share(row))[0], len(row.names), *share[1:4], row.refused] for row in refused]
         show_table("cannot be cut, in no sum", [*columns[:5], "why"], told)
     unequal = [row for row in held if not row.equal]
     for rank in result.ranks:
