@@ -25,7 +25,16 @@ from tests.kernels import gluon_stand_in as stand_in
 from tests.kernels.gluon_stand_in import Pointer, Shared, Value, layout, value
 from tests.kernels.steps import randn
 
-KERNELS = ("fragments", "gluon_sums", "gluon_few", "gluon_steps", "gluon_tiles", "gluon_many", "gluon_some")
+KERNELS = (
+    "fragments",
+    "gluon_ahead",
+    "gluon_sums",
+    "gluon_few",
+    "gluon_steps",
+    "gluon_tiles",
+    "gluon_many",
+    "gluon_some",
+)
 LIMIT = 3.0
 
 
@@ -202,17 +211,18 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
             "DEPTH": shape.depth,
             "AHEAD": shape.ahead,
             "TRIGGER": False,
+            "EACH": 0,
             "NT": next(size for size in (8, 16, 32) if rows <= size),
         }
-        kernel[(first[-1],)](words, *operands, columns // 2, **constants, **own)
+        kernel[(first[-1],)](words, *operands, columns // 2, None, 0, **constants, **own)
     elif isinstance(shape, plan.Some):
         kernel = sys.modules["intarsia.kernels.linear.gluon_some"].some_rows
         counts = torch.zeros(first[-1], dtype=torch.int32)
         parts = torch.full((first[-1], ranges, shape.tile, shape.rows), torch.nan)
         own = {"APART": shape.apart, "NT": shape.rows, "STAGES": shape.stages, "LEAD": shape.lead}
-        own |= {"HELD": shape.held, "TURNED": shape.turned}
+        own |= {"HELD": shape.held, "TURNED": shape.turned, "EACH": 0}
         before, after = operands[:4], operands[4:]
-        words = ((pointer(x),), *before, pointer(parts), pointer(counts), *after, columns)
+        words = ((pointer(x),), *before, pointer(parts), pointer(counts), *after, columns, None, 0)
         kernel[(first[-1], ranges if shape.apart else 1)](*words, **constants, **own)
     else:
         kernel = sys.modules["intarsia.kernels.linear.gluon_many"].many_rows

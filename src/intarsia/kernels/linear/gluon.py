@@ -13,7 +13,16 @@ from intarsia.kernels.device import byte_view, on_device_of
 from intarsia.kernels.linear import candidates, plan
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.linear.launch_some import launch_some, ready
-from intarsia.kernels.linear.operands import CODES, aligned_rows, first_tiles, scales_of, sizes_of, words_of
+from intarsia.kernels.linear.operands import (
+    CODES,
+    ahead_of,
+    aligned_rows,
+    first_tiles,
+    scales_of,
+    sizes_of,
+    words_of,
+)
+from intarsia.kernels.prefetch import AT_ONCE
 from intarsia.kernels.tuning import tuned
 from intarsia.kernels.weights import Weight
 
@@ -100,10 +109,11 @@ def launch(
     *,
     used: Tensor | None = None,
     limit: float | None = None,
+    ahead: Weight | None = None,
 ) -> None:
     """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to eight `weights` [N_i, K] of
     one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
-    SwiGLU.
+    SwiGLU. What `ahead` is read next: where a few rows are multiplied, part of it is asked for.
 
     Products are of exact weights, summed in float32 and rounded once. A row's bits depend on the row, the
     matrices and the output's dtype alone.
@@ -117,10 +127,10 @@ def launch(
         if isinstance(shape, plan.Some) and shape.apart and not ready(xs[0].device):
             shape = plan.many(ranges, sum(sizes_of(weights)), k, rows, format_of(weights[0]))
         if isinstance(shape, plan.Some):
-            launch_some(xs, weights, outs, used, limit, ranges, shape)
+            launch_some(xs, weights, outs, used, limit, ranges, shape, ahead)
             return
         if isinstance(shape, plan.Few):
-            _launch_few(xs, weights, outs, used, limit, ranges, shape)
+            _launch_few(xs, weights, outs, used, limit, ranges, shape, ahead)
             return
         together = [(xs[0], weights, outs)]
         if len(xs) > 1:
@@ -137,6 +147,7 @@ def _launch_few(
     limit: float | None,
     ranges: int,
     shape: plan.Few,
+    ahead: Weight | None,
 ) -> None:
     from intarsia.kernels.linear import gluon_few as kernels
 
@@ -145,6 +156,7 @@ def _launch_few(
     words = [x.view(torch.int32) for x in aligned_rows(xs)]
     sizes = sizes_of(weights)
     first = first_tiles(sizes, shape.tile)
+    asked = ahead_of(ahead, first[-1], AT_ONCE)
     kernels.few_rows[(first[-1],)](
         tuple(words),
         tuple(words_of(weight) for weight in weights),
@@ -154,6 +166,8 @@ def _launch_few(
         used,
         rows,
         words[0].stride(0),
+        asked.memory,
+        asked.part,
         LIMIT=limit,
         NS=sizes,
         FIRST=first,
@@ -169,6 +183,7 @@ def _launch_few(
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
+        EACH=asked.each,
         TRIGGER=TRIGGER,
         launch_pdl=OVERLAP,
         maxnreg=_REGISTERS if rows > 8 and name != "BF16" else None,

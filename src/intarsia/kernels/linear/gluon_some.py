@@ -21,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from intarsia.kernels.codes import BLOCK, PLAIN
 from intarsia.kernels.linear.fragments import swiglu, weight_layout
+from intarsia.kernels.linear.gluon_ahead import ask
 from intarsia.kernels.linear.gluon_many import store_tile
 from intarsia.kernels.linear.gluon_steps import COLUMNS, half_operand, load_half
 from intarsia.kernels.linear.gluon_tiles import pointers, sums_layout
@@ -247,7 +248,7 @@ def write(
             store_tile(outs[i], strides[i], y, first, NS[i] // HALVES, 0, rows, EVEN, WARPS)
 
 
-@gluon.jit(do_not_specialize=["rows"])
+@gluon.jit(do_not_specialize=["rows", "ahead_part"])
 def some_rows(
     xs,
     weights,
@@ -259,6 +260,8 @@ def some_rows(
     used,
     rows,
     x_stride,
+    ahead,
+    ahead_part,
     LIMIT: gl.constexpr,
     NS: gl.constexpr,
     FIRST: gl.constexpr,
@@ -275,6 +278,7 @@ def some_rows(
     TURNED: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
+    EACH: gl.constexpr,
 ):
     """As `few_rows`, of x [rows, K] in bfloat16, for rows up to NT.
 
@@ -298,6 +302,9 @@ def some_rows(
         K // RANGES // COLUMNS, WARPS, BN, NT, STAGES, LEAD, HELD, TURNED, GATED, EVEN,
     )  # fmt: skip
     gdc_launch_dependents()
+    if ahead is not None:
+        of_all = program * RANGES + gl.program_id(1) if APART else program
+        ask(ahead, ahead_part, of_all, EACH, WARPS)
     real = rows
     if used is not None:
         real = gl.minimum(gl.load(used), rows)

@@ -10,12 +10,14 @@ from intarsia.kernels.linear import plan
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.linear.operands import (
     CODES,
+    ahead_of,
     aligned_rows,
     first_tiles,
     scales_of,
     sizes_of,
     words_of,
 )
+from intarsia.kernels.prefetch import AT_ONCE
 from intarsia.kernels.weights import Weight
 
 OVERLAP = True
@@ -59,6 +61,7 @@ def launch_some(
     limit: float | None,
     ranges: int,
     shape: plan.Some,
+    ahead: Weight | None,
 ) -> None:
     """As `gluon.launch`, of as many rows as `shape.rows` at most."""
     from intarsia.kernels.linear import gluon_some as kernels
@@ -72,6 +75,7 @@ def launch_some(
         room = first[-1] * ranges * shape.tile * shape.rows
         parts = torch.empty(room, dtype=torch.float32, device=xs[0].device)
         counts = _counts(xs[0].device, first[-1])
+    asked = ahead_of(ahead, first[-1] * (ranges if shape.apart else 1), AT_ONCE)
     kernels.some_rows[(first[-1], ranges if shape.apart else 1)](
         tuple(xs),
         tuple(words_of(weight) for weight in weights),
@@ -83,6 +87,8 @@ def launch_some(
         used,
         rows,
         xs[0].stride(0),
+        asked.memory,
+        asked.part,
         LIMIT=limit,
         NS=sizes,
         FIRST=first,
@@ -99,6 +105,7 @@ def launch_some(
         TURNED=shape.turned,
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
+        EACH=asked.each,
         num_warps=shape.warps,
         launch_pdl=OVERLAP,
     )
