@@ -10,24 +10,23 @@ from torch import Tensor
 from intarsia.engine.admission import Admission, turn
 from intarsia.engine.budget import PageBudget
 from intarsia.engine.counters import Counters
-from intarsia.engine.events import Finished, FinishReason, PromptLogprobs
+from intarsia.engine.drawing import Drawing, tell_prompt
+from intarsia.engine.events import Finished, FinishReason
 from intarsia.engine.graphs.capture import Captures, Recorder
 from intarsia.engine.graphs.main_step import MainOutput
 from intarsia.engine.kept import KeptStore, copy_page
 from intarsia.engine.lanes.costs import Costs, MeasuredCosts
 from intarsia.engine.lanes.guesser import Guesser, GuessSource
 from intarsia.engine.lanes.lane import Lane, Stretch, Unabsorbed
-from intarsia.engine.lanes.logprobs import token_logprob
 from intarsia.engine.lanes.mtp import MtpGuesses
-from intarsia.engine.lanes.verify import adjusted, draw_rows, drawn_rows, take
+from intarsia.engine.lanes.verify import take
 from intarsia.engine.pages import PagePool
 from intarsia.engine.places import Places
-from intarsia.engine.sampling import NOTHING_ALLOWED
 from intarsia.engine.sampling.shards import Shards
 from intarsia.engine.scheduler import Scheduler
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.sizes import Capacity
-from intarsia.engine.step import Part, StepOutput, StepRunner
+from intarsia.engine.step import Part, StepRunner
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class StepLoop:
         # Guesses may stay on the device until the step that verifies them is under way. Ranks compare what
         # they run.
         self._leaves_open = model.group.ranks == 1
-        self._shards = Shards.of(model)
+        self._drawing = Drawing(Shards.of(model), self._fail)
         self._mask_words = -(-model.config.vocab_size // 32)
         self._clock = clock
         self._watch = watch
@@ -172,11 +171,11 @@ class StepLoop:
             if self._settle(parts, running=True):
                 begin = self._clock()
             hidden = output.hidden
-            speaking = self._speak(output, [part for part in parts if part.logits])
+            drawn = self._drawing.of(output, [part for part in parts if part.logits])
             if all(part.recurrent for part in parts):
                 rows = sum(len(part.tokens) for part in parts)
                 self._measured.steps.record(rows, self._clock() - begin)
-            kept = [self._advance(part, hidden, *speaking.get(id(part), (None, None))) for part in parts]
+            kept = [self._advance(part, hidden, *drawn.get(id(part), (None, None))) for part in parts]
             self._runner.commit(parts, kept)
             if self._watch is not None:
                 self._watch(list(zip(parts, kept, strict=True)))
@@ -216,51 +215,6 @@ class StepLoop:
             part.lane.suspect = part.end
             self._send_back(part.lane)
 
-    def _speak(self, output: StepOutput, parts: list[Part]) -> dict[int, tuple[Tensor | None, list[int]]]:
-        """For every part that has logits: what its lane draws from them, and the logits if they are to be
-        told."""
-        logits = output.logits
-        if logits is None:
-            return {}
-        changed = any(part.lane.adjustment is not None or part.lane.masks is not None for part in parts)
-        told = any(part.lane.request.logprobs is not None for part in parts)
-        own: Sequence[Tensor | None] = [None] * len(parts)
-        if changed or told:
-            own = torch.split(self._shards.whole(logits), [part.logits for part in parts])
-        if changed:
-            return self._speak_adjusted(parts, own)
-        lanes = [(part.lane, part.logits) for part in parts]
-        drawn = None if output.drawn is None else drawn_rows(output.drawn, lanes)
-        if drawn is None:
-            drawn = draw_rows(logits, lanes, self._shards)
-        self._require_all(drawn)
-        return {id(part): (plain, row) for part, plain, row in zip(parts, own, drawn, strict=True)}
-
-    def _speak_adjusted(
-        self, parts: Sequence[Part], own: Sequence[Tensor | None]
-    ) -> dict[int, tuple[Tensor | None, list[int]]]:
-        """The same where some lanes change their logits first; a lane whose change fails ends alone."""
-        rows: list[Tensor] = []
-        ready: list[tuple[Part, Tensor]] = []
-        for part, plain in zip(parts, own, strict=True):
-            if plain is None:
-                continue
-            try:
-                rows.append(adjusted(plain, part.lane))
-                ready.append((part, plain))
-            except Exception as error:
-                self._fail(part.lane, error)
-        if not ready:
-            return {}
-        drawn = draw_rows(torch.cat(rows), [(part.lane, part.logits) for part, _ in ready])
-        self._require_all(drawn)
-        return {id(part): (plain, tokens) for (part, plain), tokens in zip(ready, drawn, strict=True)}
-
-    def _require_all(self, drawn: Sequence[Sequence[int]]) -> None:
-        """Where nothing could be drawn another rank may be gone, rather than the network wrong."""
-        if any(NOTHING_ALLOWED in tokens for tokens in drawn):
-            self._shards.group.require_all()
-
     def _advance(self, part: Part, hidden: Tensor, logits: Tensor | None, drawn: Sequence[int] | None) -> int:
         """Commit a part's rows, and give its lane what was drawn; how many rows stay."""
         lane, kept = part.lane, 0
@@ -290,7 +244,7 @@ class StepLoop:
             return taken
         lane.done = part.end
         if not part.recurrent and lane.request.prompt_logprobs is not None and not lane.prompt_told:
-            self._prompt_logprobs(part, hidden, lane.request.prompt_logprobs)
+            tell_prompt(part, self._runner.prompt_logits(hidden, part), lane.request.prompt_logprobs)
         if drawn is not None:
             take(lane, logits, drawn)
         if not lane.prompt_left and not lane.moments.first_token:
@@ -304,19 +258,6 @@ class StepLoop:
             lane.unabsorbed = Unabsorbed(lane.done)
             return
         lane.unabsorbed.add(part.position, Stretch(hidden, part.rows.start, part.rows.start + kept))
-
-    def _prompt_logprobs(self, part: Part, hidden: Tensor, top: int) -> None:
-        lane, following = part.lane, part.lane.prompt[part.position + 1 : part.end + 1]
-        del lane.prompt_logprobs[part.position :]
-        row = 0
-        for block in self._runner.prompt_logits(hidden, part):
-            for logits in block[: len(following) - row]:
-                lane.prompt_logprobs.append(token_logprob(logits, following[row], top))
-                row += 1
-        if not lane.prompt_left:
-            lane.prompt_told = True
-            lane.handle.deliver(PromptLogprobs((None, *lane.prompt_logprobs)))
-            lane.prompt_logprobs = []
 
     def _guess(self, parts: Sequence[Part]) -> None:
         prompts = [part.lane for part in parts if part.lane.slot >= 0 and part.lane.prompt_left]
