@@ -51,6 +51,10 @@ class Reader:
             os.close(self._open.popitem()[1])
         self._buffer = None
 
+    def size(self, shard: str) -> int:
+        """Bytes of a shard's file when the checkpoint was opened."""
+        return self._checkpoint.shard(shard).size
+
     def read(self, name: str) -> torch.Tensor:
         """The whole tensor, in memory of its own. E8M0 comes as uint8.
 
@@ -129,7 +133,7 @@ class Reader:
 
         Raises what `read_into` raises.
         """
-        size = self._checkpoint.shard(shard).size
+        size = self.size(shard)
         if not 0 <= begin <= end <= size:
             raise RangeError(
                 shard, found=f"bytes {begin} to {end}", expected=f"a range within the file's {size} bytes"
@@ -154,6 +158,8 @@ class Reader:
                 target = target[count:]
         except OSError as error:  # EINTR never arrives here: preadv repeats itself
             reason = error.strerror or str(error)
+        except OverflowError:
+            reason = f"an offset of {position:,}"
         if reason:
             raise ReadError(f"{shard}: {what}", found=reason, expected="a readable file")
         if target.nbytes:

@@ -34,6 +34,7 @@ class Ahead:
 
     def __init__(self, readers: Sequence[Reader], device: torch.device, asks: Iterable[Ask]) -> None:
         self.times = Times()
+        self._readers = readers
         self._device = device
         self._pinned = device.type == "cuda"
         if str(device) == "cuda":
@@ -202,12 +203,24 @@ class Ahead:
             self._release()
             begin = perf_counter()
             # A block that could not be read stays the next one, and so its problem the answer.
-            self._coming[0].wait()
+            if (problem := self._coming[0].wait()) is not None:
+                self._name(self._coming[0].number)
+                raise problem
             ready = perf_counter()
             self._block = self._coming.popleft()
             self._rows, self._carried = 0, False
             self.times.no_bytes += ready - begin
             self.times.sending += perf_counter() - ready
+
+    def _name(self, number: int) -> None:
+        """Reads the tensors of a block that could not be read one by one: raises what names one of them."""
+        with self._readers[0].twin() as reader:
+            for ask, (pieces, *_), order in self._planned:
+                for piece in np.flatnonzero(pieces.block == number).tolist():
+                    at = order[pieces.item[piece]]
+                    begin = int(ask.begins[at] + pieces.offset[piece])
+                    length = int(pieces.length[piece])
+                    reader.read_into(ask.entries[at], bytearray(length), begin, begin + length)
 
     def _release(self) -> None:
         if self._block is None:
@@ -257,7 +270,7 @@ class Ahead:
         stop, number = 0, 0
         reads: list[Read] = []
         for ask in self._asks:
-            ranges, order = ask.ranges(self._shards)
+            ranges, order = ask.ranges(self._shards, self._readers[0].size)
             if not len(order):
                 continue
             made = cut(ranges, ring.BLOCK_BYTES, stop)

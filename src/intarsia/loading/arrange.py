@@ -117,6 +117,8 @@ class _Arranger:
         for found in held:
             if self.config is not None:
                 self._check_shape(found.name, found.shape, self.specs[f"{found.name}.weight"].shape)
+        if any(len(found.shape or ()) < 2 for found in held):
+            return None
         kinds = {self._kind(found) for found in held}
         if len(kinds) > 1:
             self._mixed(module, (kind[0] for kind in kinds))

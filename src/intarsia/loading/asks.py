@@ -1,12 +1,13 @@
 """What will be asked of a ring, in order: single spans, or many ranges that are wanted together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from intarsia.checkpoint import TensorEntry
+from intarsia.checkpoint.errors import RangeError, TruncatedError
 from intarsia.loading.blocks import Integers, Ranges
 
 SPANS = 64
@@ -37,8 +38,8 @@ class Ask:
         together: bool = False,
     ) -> None:
         self.entries = entries
-        self.begins = np.array(begins, dtype=np.int64)
-        self.lengths = np.array(lengths, dtype=np.int64)
+        self.begins = _integers(begins)
+        self.lengths = _integers(lengths)
         self.together = together
 
     @classmethod
@@ -55,18 +56,44 @@ class Ask:
         ):
             yield Span(entry, begin, begin + length)
 
-    def ranges(self, shards: dict[str, int]) -> tuple[Ranges, Integers]:
+    def ranges(self, shards: dict[str, int], size: Callable[[str], int]) -> tuple[Ranges, Integers]:
         """Where the spans lie in files, in the order to read, and which span each is; those without bytes are
-        none of them. New files are numbered.
+        none of them. New files are numbered; `size` knows their bytes.
+
+        Raises TruncatedError or RangeError for a span that is not in its file.
         """
         number = np.array(
             [shards.setdefault(entry.shard, len(shards)) for entry in self.entries], dtype=np.int64
         )
-        begin = self.begins + np.array([entry.begin for entry in self.entries], dtype=np.int64)
+        place = _integers([entry.begin for entry in self.entries])
+        self._require_inside(place, np.array([size(shard) for shard in shards], dtype=np.int64)[number])
+        begin = self.begins + place
         order = np.flatnonzero(self.lengths)
         if self.together:
             order = order[np.lexsort((begin[order], number[order]))]
         return Ranges(number[order], begin[order], (begin + self.lengths)[order]), order
+
+    def _require_inside(self, place: Integers, size: Integers) -> None:
+        numbers = np.stack([place, self.begins, self.lengths])
+        # Each by itself too: a sum of numbers as large as a header may hold begins again below zero.
+        wrong = ((numbers < 0) | (numbers > size)).any(axis=0) | (numbers.sum(axis=0) > size)
+        for at in np.flatnonzero(wrong & (self.lengths != 0)).tolist():
+            entry = self.entries[at]
+            kind = RangeError if (numbers[:, at] < 0).any() else TruncatedError
+            raise kind(
+                f"{entry.shard}: {entry.name}",
+                found=f"{entry.nbytes:,} bytes from byte {entry.begin:,} on, in a file of {size[at]:,} bytes",
+                expected="the bytes its header promises",
+                action="download the shard again",
+            )
+
+
+def _integers(values: Sequence[int]) -> Integers:
+    """int64; what that cannot hold becomes a number that is outside of every file."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([max(-1, min(value, 1 << 60)) for value in values], dtype=np.int64)
 
 
 def one_by_one(spans: Iterator[Span]) -> Iterator[Ask]:

@@ -51,12 +51,11 @@ class Block:
         self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.problem: BaseException | None = None
 
-    def wait(self) -> None:
-        """Returns once the block is there; raises what reading it raised, every time."""
+    def wait(self) -> BaseException | None:
+        """Returns once the block is there, or what reading it raised: the same every time."""
         if self.problem is None:
             self.problem = self.done.get()
-        if self.problem is not None:
-            raise self.problem
+        return self.problem
 
 
 class Buffer:

@@ -125,6 +125,11 @@ class Stacks:
         name, entry = targets[0].format, held[0].tensors["weight"]
         if len(entry.shape) != 2 or name == "FP8":
             return 0
+        # What is not as long as its shape says is refused where it is read by itself.
+        if any(one.tensors["weight"].nbytes != entry.nbytes for one in held):
+            return 0
+        if entry.nbytes != prod(entry.shape) * torch_dtype(entry).itemsize:
+            return 0
         if not encodes_into(name, torch_dtype(entry), self._staging.device, (entry.shape[0], entry.shape[1])):
             return 0
         if not needs_largest(name):

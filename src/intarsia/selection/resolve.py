@@ -209,7 +209,7 @@ class _Section:
         if not module.used:
             self._add("outside-network", where, "a module the text network does not use", "a module it uses")
             return
-        if module.kind == "other":
+        if module.kind == "other" or len(module.shape) < 2:
             self._add("not-linear", where, "a module that is not a linear matrix", "a projection or experts")
             return
         if module.quantized and not requantize:
