@@ -13,6 +13,7 @@ from intarsia.kernels.device import byte_view, on_device_of
 from intarsia.kernels.linear import candidates, plan
 from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.linear.launch_some import launch_some, ready
+from intarsia.kernels.linear.launch_wide import launch_wide
 from intarsia.kernels.linear.operands import (
     CODES,
     ahead_of,
@@ -136,7 +137,11 @@ def launch(
         if len(xs) > 1:
             together = [(x, [weight], [out]) for x, weight, out in zip(xs, weights, outs, strict=True)]
         for x, some, targets in together:
-            _launch_many(x, some, targets, used, limit, ranges, shape)
+            ordered = _ordered(x, used, format_of(some[0]))
+            if isinstance(shape, plan.Wide):
+                launch_wide(ordered, some, targets, limit, ranges, shape)
+            else:
+                _launch_many(ordered, some, targets, used, limit, ranges, shape)
 
 
 def _launch_few(
@@ -190,8 +195,20 @@ def _launch_few(
     )
 
 
+def _ordered(x: Tensor, used: Tensor | None, name: str) -> Tensor:
+    """Rows in the order that they multiply in; those from `used` on are zeros."""
+    from intarsia.kernels.linear import arrange
+
+    rows, k = x.shape
+    ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
+    arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
+        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2
+    )
+    return ordered
+
+
 def _launch_many(
-    x: Tensor,
+    ordered: Tensor,
     weights: Sequence[Weight],
     outs: Sequence[Tensor],
     used: Tensor | None,
@@ -205,19 +222,15 @@ def _launch_many(
     from intarsia.kernels.linear import arrange
     from intarsia.kernels.linear import gluon_many as kernels
 
-    rows, k = x.shape
+    rows, k = ordered.shape
     name = format_of(weights[0])
     sizes = sizes_of(weights)
-    ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
-    arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
-        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2
-    )
     layout = NVMMASharedLayout(128, 16, 2)
     first = first_tiles(sizes, shape.tile * shape.parts)
     # With blocks and large tiles the activation's registers are one too many: it goes to the second kernel.
     later = shape.apart or (limit is not None and name == "FP8_PB_WO" and shape.rows > 64)
     parts = ranges if shape.apart else 1
-    targets = _parts(x, sizes, parts) if later else list(outs)
+    targets = _parts(ordered, sizes, parts) if later else list(outs)
     kernels.many_rows[(-(-rows // shape.rows) * first[-1], parts)](
         TensorDescriptor.from_tensor(ordered, [shape.rows, plan.STEP], layout),
         tuple(words_of(weight) for weight in weights),

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 STEP = 128
 """Columns that all warps of a range multiply before the next ones; a block of FP8_PB_WO."""
+SOME_ROWS = (8, 16, 32, 64)
+"""Rows of x that one program has room for."""
 _RANGES = (1, 2, 4, 8)
 # Tiles of 16 rows times ranges: warps that a card of 132 multiprocessors needs to keep its memory busy.
 _ENOUGH_WARPS = 1500
@@ -11,6 +13,8 @@ _ENOUGH_WARPS = 1500
 _FEW = {1: (4, 64), 2: (2, 32), 4: (1, 16), 8: (1, 16)}
 # Rows that go through all weights before the next ones, so that what runs at once shares what it reads.
 _GROUP = 1024
+# Programs of four warps that a card of 132 multiprocessors needs to keep its memory busy.
+_ENOUGH_PROGRAMS = 200
 # Rows of the weight that keep a card busy in tiles of 64, and that do not in tiles of 128.
 _WIDE, _NARROW = 8192, 512
 
@@ -64,7 +68,22 @@ class Many:
     apart: bool
 
 
-Shape = Few | Some | Many
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """Many rows of x: a program takes 128 rows of the weight and so many `rows`, each of two warpgroups half
+    of the first. Buffers of x of `unit` columns, halves of steps of weights on their way, `group` as in
+    `Many`, and `shared` where the total of ranges lies in shared memory.
+    """
+
+    rows: int
+    unit: int
+    stages: int
+    lead: int
+    group: int
+    shared: bool
+
+
+Shape = Few | Some | Many | Wide
 
 
 def ranges_of(rows: int, columns: int) -> int:
@@ -100,13 +119,19 @@ def few(ranges: int, columns: int, each: int, count: int) -> Few:
     return Few(warps, tile, chunks, depth, min(depth, 2 if count <= 8 else each))
 
 
+def some(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Some:
+    """The shape for up to 64 rows in one launch."""
+    room = next(size for size in SOME_ROWS if count <= size)
+    return Some(64, room, 4, 2, 4, 1, False, _apart(ranges, weight_rows))
+
+
 def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Many:
     """The shape for `count` rows, more than eight, of weights in a format."""
     steps = columns // ranges // STEP
     several = ranges > 1
     if count <= 128:
         rows = next(size for size in (16, 32, 64, 128) if count <= size)
-        apart = several and -(-weight_rows // 64) < 200
+        apart = _apart(ranges, weight_rows)
         # Two buffers of 64 rows leave room for four programs on a multiprocessor, and so do short ranges.
         most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
         if rows == 128 and form == "FP8_PB_WO":
@@ -123,6 +148,19 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
     most = 4 if form == "MXFP8" else 2
     group = _GROUP // 2 if columns > 8192 and form == "FP8_PB_WO" else _GROUP
     return Many(128, 1, 128, 8, _stages(most, steps, several), 4, group, form == "MXFP8" and several, False)
+
+
+def _apart(ranges: int, weight_rows: int) -> bool:
+    """Whether programs of 64 rows of the weight are too few to keep a card busy, unless a range is one."""
+    return ranges > 1 and -(-weight_rows // 64) < _ENOUGH_PROGRAMS
+
+
+def wide(ranges: int, columns: int, form: str) -> Wide:
+    """The shape for many rows of weights in codes."""
+    if form == "FP8_PB_WO":
+        return Wide(128, 128, 4, 2, _GROUP, False)
+    # Beside the totals of 256 rows there is room for three buffers.
+    return Wide(256, 64, 3 if ranges > 1 else 4, 2, _GROUP, ranges > 1)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
