@@ -88,6 +88,31 @@ def test_a_watched_rank_that_fails_is_named_with_what_all_were_doing(
     assert left_behind(environment) == []
 
 
+@pytest.mark.parametrize(("tp", "rank", "count", "deed"), [(2, 0, 1, "hang"), (3, 2, 2, "stop")])
+def test_a_rank_that_hangs_while_maxima_are_exchanged_is_named(environment, tp, rank, count, deed):
+    """Converting while loading, every rank has its own share of a matrix that has one scale."""
+    words = ["quality", "demo", "--manifest", "nvfp4-experts", "--no-layers", "--tokens", "1x32"]
+    fault = with_fault(environment, rank, "reading weights", count, deed) | {"FAULT_SIGN": "enter"}
+    started = subprocess.run(
+        [sys.executable, "-m", "intarsia", *words, "--tp", str(tp), "--rank-timeout", str(SILENCE)],
+        env=fault,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert seconds_since(environment) < SILENCE + 4 + SLACK
+    assert started.returncode == 1
+    assert f"intarsia: rank {rank} is silent for 5 s while another rank waits" in started.stderr
+    states = re.findall(
+        r"  rank (\d): is running, (in|after) exchange (\d+); reading weights", started.stderr
+    )
+    assert [int(number) for number, _, _ in states] == list(range(tp)), started.stderr
+    at = int(states[rank][2])  # its own numbers are sent already: the others may be one exchange further
+    assert {int(exchange) for _, _, exchange in states} <= {at, at + 1}
+    assert left_behind(environment) == []
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

@@ -2,7 +2,7 @@
 
 FAULT is `RANK|PATTERN|COUNT|DEED`: at the COUNT-th sign of life (a word, an advance, an exchange) that rank
 RANK gives while its words match PATTERN, it does DEED: kill, stop, hang or raise. The moment is written to
-the file FAULT_AT.
+the file FAULT_AT. FAULT_SIGN names the one sign that counts, such as `enter`, an exchange.
 """
 
 import os
@@ -32,7 +32,8 @@ def _install(pattern: str, count: int, deed: str) -> None:
 
         setattr(Tally, name, call)
 
-    for name in ("tell", "alive", "enter"):
+    signs = os.environ.get("FAULT_SIGN")
+    for name in (signs,) if signs else ("tell", "alive", "enter"):
         watched(name)
 
 
