@@ -62,32 +62,31 @@ def few_at_a_time(x: Tensor, weights: list[Stored], dtypes, limit=None) -> list[
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "columns", "limit"),
+    ("name", "sizes", "columns", "limit", "forms"),
     [
-        ("MXFP8", (8200,), 384, None),  # one range, no whole tile
-        ("MXFP8", (272,), 2048, None),  # eight ranges
-        ("MXFP8", (64, 512, 200), 4096, None),
-        ("MXFP8", (512,), 512, 3.0),
-        ("FP8_PB_WO", (8200,), 512, None),  # two ranges
-        ("FP8_PB_WO", (200,), 384, None),  # three blocks
-        ("FP8_PB_WO", (64, 512, 200), 2048, None),
-        ("FP8_PB_WO", (1024,), 2048, 3.0),
+        ("MXFP8", (8200,), 384, None, (1, 3)),  # one range, no whole tile
+        ("MXFP8", (272,), 2048, None, (0, 2, 3)),  # eight ranges
+        ("MXFP8", (64, 512, 200), 4096, None, (0,)),
+        ("MXFP8", (512,), 512, 3.0, (1,)),
+        ("FP8_PB_WO", (8200,), 512, None, (0, 2)),  # two ranges
+        ("FP8_PB_WO", (200,), 384, None, (0,)),  # three blocks
+        ("FP8_PB_WO", (64, 512, 200), 2048, None, (1,)),
+        ("FP8_PB_WO", (1024,), 2048, 3.0, (0,)),
     ],
 )
-def test_wide_tiles_have_the_bits_of_few_rows(name, sizes, columns, limit, monkeypatch):
+def test_wide_tiles_have_the_bits_of_few_rows(name, sizes, columns, limit, forms, monkeypatch):
     weights = [encoded(name, size, columns, seed=30 + i) for i, size in enumerate(sizes)]
     x = gpu(MOST, columns, seed=40).bfloat16() * 0.2
     dtypes = [torch.float32, torch.bfloat16, torch.float32][: len(sizes)]
     whole = few_at_a_time(x, weights, dtypes, limit)
     wrong = []
-    for form in FORMS[name]:
+    for form in [FORMS[name][i] for i in forms]:
         monkeypatch.setattr(plan, "shape", lambda *_, form=form: form)
         for count in COUNTS:
             for first in {0, MOST - count}:
                 outs = products(x[first : first + count], weights, dtypes, limit)
-                if not all(
-                    torch.equal(a, b[first : first + count]) for a, b in zip(outs, whole, strict=True)
-                ):
+                expected = [one[first : first + count] for one in whole]
+                if not all(map(torch.equal, outs, expected)):
                     wrong.append((form, count, first))
     assert not wrong
 
@@ -99,7 +98,7 @@ def test_rows_that_are_not_used_become_zeros(name, monkeypatch):
     whole = linear_swiglu(x, stored, 3.0)
     used = torch.tensor([130], dtype=torch.int32, device="cuda")
     x[130:] = torch.nan
-    for form in FORMS[name]:
+    for form in FORMS[name][:1]:
         monkeypatch.setattr(plan, "shape", lambda *_, form=form: form)
         out = linear_swiglu(x, stored, 3.0, used=used)
         assert torch.equal(out[:130], whole[:130])
