@@ -191,7 +191,7 @@ def _launch_few(
         EACH=asked.each,
         TRIGGER=TRIGGER,
         launch_pdl=OVERLAP,
-        maxnreg=_REGISTERS if rows > 8 and name != "BF16" else None,
+        maxnreg=_REGISTERS if 8 < rows <= 16 and name != "BF16" else None,
     )
 
 
