@@ -11,6 +11,7 @@ import torch.distributed as dist
 from intarsia.groups.torch_group import TorchGroup
 
 PATIENCE = timedelta(seconds=20)
+MEETINGS = 3  # gloo's mesh of one process now and then closes a connection that it has just accepted
 
 
 def on_ranks(ranks: int, work: Callable[[TorchGroup], Any]) -> list[Any]:
@@ -18,14 +19,26 @@ def on_ranks(ranks: int, work: Callable[[TorchGroup], Any]) -> list[Any]:
     store = dist.HashStore()
     results: list[Any] = [None] * ranks
     errors: list[BaseException] = []
+    here = threading.Barrier(ranks)
+    met: list[bool] = [False] * ranks
+
+    def meet(rank: int) -> dist.ProcessGroup:
+        for meeting in range(MEETINGS):
+            failure = None
+            try:
+                group = _meet(dist.PrefixStore(str(meeting), store), rank, ranks)
+            except RuntimeError as error:
+                failure = error
+            met[rank] = failure is None
+            here.wait()
+            if all(met):
+                return group
+            here.wait()  # nobody writes down the next meeting before all have read this one
+        raise failure or RuntimeError("another rank did not come")
 
     def run(rank: int) -> None:
         try:
-            options = dist.ProcessGroupGloo._Options()
-            options._timeout = PATIENCE
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-            group = dist.ProcessGroupGloo(store, rank, ranks, options)
-            results[rank] = work(TorchGroup(group, torch.device("cpu"), timeout=PATIENCE))
+            results[rank] = work(TorchGroup(meet(rank), torch.device("cpu"), timeout=PATIENCE))
         except BaseException as error:
             errors.append(error)
 
@@ -37,3 +50,10 @@ def on_ranks(ranks: int, work: Callable[[TorchGroup], Any]) -> list[Any]:
     if errors:
         raise errors[0]
     return results
+
+
+def _meet(store: dist.Store, rank: int, ranks: int) -> dist.ProcessGroup:
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = PATIENCE
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return dist.ProcessGroupGloo(store, rank, ranks, options)
