@@ -6,7 +6,7 @@ gate, up and down above all: in a file they are neighbours, and are read with on
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -35,64 +35,60 @@ Entries = Sequence[TensorEntry]
 
 
 class Own(NamedTuple):
-    """A piece, which of a group's weights it is of, and its entries in the codec's order."""
+    """Pieces of one suffix of one of a group's weights, each with its entries in the codec's order."""
 
     weight: int
-    piece: Piece
-    entries: Entries
+    suffix: str
+    codec: str | None
+    pieces: list[Piece]
+    entries: list[Entries]
 
 
 @dataclass
 class _Scales:
-    """Compressed scales of one weight: where the components of each begin, whose they are, and how many
-    exceptions each has.
-    """
+    """Compressed scales of one weight: whose they are, and how many exceptions each has."""
 
     codec: str
     suffix: str
-    rows: list[int] = field(default_factory=list)
-    which: list[int] = field(default_factory=list)
-    exceptions: list[int] = field(default_factory=list)
+    which: list[int]
+    exceptions: list[int]
 
 
 class Bulk:
     """Some pieces of some weights, brought by one ask; of compressed pieces every component is a span."""
 
-    def __init__(self, weights: Sequence[Arranged], pieces: Iterable[Own]) -> None:
+    def __init__(self, weights: Sequence[Arranged], owns: Iterable[Own]) -> None:
         self._of_all = [len(arranged.module.sources) for arranged in weights]
         self._scales: dict[int, _Scales] = {}
+        self._places: dict[tuple[int, str], tuple[Integers, Integers]] = {}
         entries: list[TensorEntry] = []
         begins: list[int] = []
         lengths: list[int] = []
-        places: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
-        for weight, piece, held in pieces:
-            arranged = weights[weight]
-            source = piece.expert * arranged.module.parts + piece.part
-            if piece.codec is None:
-                region = arranged.regions[piece.suffix] if arranged.regions is not None else None
-                entry, begin, end = span_of(held[0], region)
-                rows, sources = places.setdefault((weight, piece.suffix), ([], []))
-                rows.append(len(entries))
-                sources.append(source)
-                entries.append(entry)
-                begins.append(begin)
-                lengths.append(end - begin)
-                continue
-            scales = self._scales.get(weight)
-            if scales is None:
-                scales = self._scales[weight] = _Scales(piece.codec, piece.suffix)
-            scales.rows.append(len(entries))
-            scales.which.append(source)
-            scales.exceptions.append(held[-1].shape[0])
-            entries += held
-            begins += [0] * len(held)
-            lengths += [entry.end - entry.begin for entry in held]
+        # Thousands of tensors, so lists that are made at once instead of a step for each.
+        for weight, suffix, codec, pieces, held in owns:
+            parts = weights[weight].module.parts
+            sources = [piece.expert * parts + piece.part for piece in pieces]
+            first = len(entries)
+            names = [suffix] if codec is None else csf.components(codec)
+            for at in range(len(names)):
+                entries += [some[at] for some in held]
+            regions = weights[weight].regions
+            if codec is None and regions is not None:
+                spans = [span_of(entry, regions[suffix]) for entry in entries[first:]]
+                begins += [span.begin for span in spans]
+                lengths += [span.end - span.begin for span in spans]
+            else:
+                begins += [0] * (len(entries) - first)
+                lengths += [entry.end - entry.begin for entry in entries[first:]]
+            if codec is not None:
+                exceptions = [some[-1].shape[0] for some in held]
+                self._scales[weight] = _Scales(codec, suffix, sources, exceptions)
+            which = np.array(sources)
+            for at, name in enumerate(names):
+                rows = np.arange(first + at * len(held), first + (at + 1) * len(held))
+                self._places[weight, name] = rows, which
         self.ask = Ask(entries, begins, lengths, together=True)
         self.nbytes = sum([entry.end - entry.begin for entry in entries])
-        self._places = {key: (np.array(rows), np.array(sources)) for key, (rows, sources) in places.items()}
-        for weight, scales in self._scales.items():
-            for index, name in enumerate(csf.components(scales.codec)):
-                self._places[weight, name] = np.array(scales.rows) + index, np.array(scales.which)
 
     def batches(self, tensors: Tensors) -> dict[int, Batch]:
         """Where components of compressed scales go until they are expanded, by weight."""
@@ -171,37 +167,44 @@ def groups(weights: Iterable[Arranged], device: torch.device, *, apart: bool = F
     weight is.
     """
     some: list[tuple[Arranged, list[Entries]]] = []
+    size = 0
     for arranged in weights:
         straight = _straight(arranged, device)
         alone = straight is None or bool(arranged.conversions)
-        if some and (alone or apart or not _goes_with([one for one, _ in some], arranged)):
+        if some and (alone or apart or not _goes_with(some[-1][0], size, arranged)):
             yield _group(some)
-            some = []
+            some, size = [], 0
         if straight is None:
             yield Group([arranged])
         elif alone:
             yield _group([(arranged, straight)])
         else:
             some.append((arranged, straight))
+            size += arranged.nbytes
     if some:
         yield _group(some)
 
 
-def _goes_with(some: Sequence[Arranged], arranged: Arranged) -> bool:
-    last = some[-1].module
-    if last.stack == "experts" == arranged.module.stack:
-        return last.name.rpartition(".")[0] == arranged.module.name.rpartition(".")[0]
-    return sum(one.nbytes for one in some) < GROUP_BYTES
+def _goes_with(last: Arranged, size: int, arranged: Arranged) -> bool:
+    if last.module.stack == "experts" == arranged.module.stack:
+        return last.module.name.rpartition(".")[0] == arranged.module.name.rpartition(".")[0]
+    return size < GROUP_BYTES
 
 
 def _group(some: Sequence[tuple[Arranged, list[Entries]]]) -> Group:
-    chunks: dict[int, list[Own]] = {}
+    chunks: dict[int, dict[tuple[int, str], Own]] = {}
     for weight, (arranged, straight) in enumerate(some):
         stacked = arranged.module.stack == "experts"
         for piece, entries in zip(arranged.pieces, straight, strict=True):
-            chunk = piece.expert // EXPERTS if stacked else 0
-            chunks.setdefault(chunk, []).append(Own(weight, piece, entries))
-    return Group([arranged for arranged, _ in some], [chunks[chunk] for chunk in sorted(chunks)])
+            owns = chunks.setdefault(piece.expert // EXPERTS if stacked else 0, {})
+            own = owns.get((weight, piece.suffix))
+            if own is None:
+                own = owns[weight, piece.suffix] = Own(weight, piece.suffix, piece.codec, [], [])
+            own.pieces.append(piece)
+            own.entries.append(entries)
+    return Group(
+        [arranged for arranged, _ in some], [list(chunks[chunk].values()) for chunk in sorted(chunks)]
+    )
 
 
 def span_of(entry: TensorEntry, region: Region | None) -> Span:
