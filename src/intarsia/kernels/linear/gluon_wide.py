@@ -27,7 +27,6 @@ from intarsia.kernels.linear.gluon_many import store_layout, turned_layout
 from intarsia.kernels.linear.gluon_steps import COLUMNS, half_operand, load_half
 from intarsia.kernels.linear.gluon_tiles import pointers, sums_layout
 
-TILE = 128  # rows of the weight, of a program
 HALF = gl.constexpr(64)  # of a warpgroup
 
 

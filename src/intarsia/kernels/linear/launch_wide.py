@@ -9,6 +9,7 @@ from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.linear.operands import CODES, first_tiles, scales_of, sizes_of, words_of
 from intarsia.kernels.weights import Weight
 
+TILE = 128  # rows of the weight of a program
 _REGISTERS = 256  # of a thread of the second warpgroup; the first has as many
 
 
@@ -28,7 +29,7 @@ def launch_wide(
 
     rows, k = ordered.shape
     sizes = sizes_of(weights)
-    first = first_tiles(sizes, kernels.TILE)
+    first = first_tiles(sizes, TILE)
     kernels.wide_rows[(-(-rows // shape.rows) * first[-1],)](
         TensorDescriptor.from_tensor(ordered, [shape.rows, shape.unit], NVMMASharedLayout(128, 16, 2)),
         tuple(words_of(weight) for weight in weights),
@@ -48,7 +49,7 @@ def launch_wide(
         LEAD=shape.lead,
         GROUP=max(1, shape.group // shape.rows),
         GATED=limit is not None,
-        EVEN=not any(size % kernels.TILE for size in sizes),
+        EVEN=not any(size % TILE for size in sizes),
         SHARED=shape.shared and ranges > 1,
         WIDTH=max(out.element_size() for out in outs),
         REGISTERS=_REGISTERS,
