@@ -26,6 +26,7 @@ FORMS = {
         plan.Wide(128, 64, 3, 2, 128, True),
         plan.Wide(128, 64, 6, 4, 1024, False),
     ],
+    "BF16": [plan.Wide(256, 64, 3, 2, 1024, True)],
 }
 
 
@@ -72,6 +73,7 @@ def few_at_a_time(x: Tensor, weights: list[Stored], dtypes, limit=None) -> list[
         ("FP8_PB_WO", (200,), 384, None, (0,)),  # three blocks
         ("FP8_PB_WO", (64, 512, 200), 2048, None, (1,)),
         ("FP8_PB_WO", (1024,), 2048, 3.0, (0,)),
+        ("BF16", (520,), 4096, None, (0,)),
     ],
 )
 def test_wide_tiles_have_the_bits_of_few_rows(name, sizes, columns, limit, forms, monkeypatch):

@@ -25,6 +25,7 @@ if importlib.util.find_spec("triton") is None:
         ("MXFP8", 4096, 8192, None),
         ("FP8_PB_WO", 4096, 16384, None),
         ("FP8_PB_WO", 4096, 4096, 10.0),
+        ("BF16", 4096, 8192, None),
     ],
 )
 def test_wide_tiles_compile_without_spills(monkeypatch, name, size, columns, limit):
@@ -51,5 +52,5 @@ def test_what_wide_tiles_compute_on_small_shapes():
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     errors = json.loads(run.stdout)
-    assert len(errors) == 5
+    assert len(errors) == 6
     assert not {name: error for name, error in errors.items() if not error < 3e-5}

@@ -171,6 +171,7 @@ def main() -> None:
         "MXFP8, swiglu": ("MXFP8", (512,), 512, 70, wide(64, 64, 4, 4, 64, False), LIMIT),
         "blocks, eight ranges": ("FP8_PB_WO", (256,), 2048, 70, wide(64, 128, 3, 2, 64, True)),
         "blocks, swiglu": ("FP8_PB_WO", (512,), 512, 66, wide(64, 64, 4, 2, 1024, False), LIMIT),
+        "BF16, two ranges": ("BF16", (256, 200), 512, 70, wide(64, 64, 3, 2, 64, True)),
     }
     print(json.dumps({key: partial(case, *arguments)() for key, arguments in cases.items()}))
 

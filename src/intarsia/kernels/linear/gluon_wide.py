@@ -67,6 +67,7 @@ def one_step(
     empty,
     wp,
     sp,
+    nothing,
     step,
     stage,
     phase,
@@ -90,7 +91,8 @@ def one_step(
     for unit in gl.static_range(UNITS):
         operands = ()
         for half in gl.static_range(HALVES):
-            operands = operands + (half_operand(ring[2 * half], ring[2 * half + 1], FORMAT, 2, 4, LW, A),)
+            words = ring[2 * half] | nothing if FORMAT == PLAIN else ring[2 * half]
+            operands = operands + (half_operand(words, ring[2 * half + 1], FORMAT, 2, 4, LW, A),)
         at = step * UNITS + unit
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
         acc = warpgroup_mma_wait(0, [acc])
@@ -123,6 +125,7 @@ def half_tile(
     tile,
     n,
     row,
+    rows,
     buffers,
     full,
     empty,
@@ -154,6 +157,8 @@ def half_tile(
     if FETCHES:
         for j in gl.static_range(STAGES - 1):
             fetch(xd, row, buffers, full, j, j, K // UNIT, NT, UNIT)
+    # A zero that the compiler does not see: numbers that were loaded are not multiplied from where they were.
+    nothing = rows >> 31
     none = gl.full([HALF, NT], 0.0, gl.float32, SUMS)
     total = none
     stage = 0
@@ -164,8 +169,8 @@ def half_tile(
         factor = ring[1]
         for i in range(STEPS):
             sums, acc, factor, ring, stage, phase = one_step(
-                sums, acc, factor, ring, xd, row, buffers, full, empty, wp, sp, run * STEPS + i, stage, phase,
-                LAST, NT, UNIT, STAGES, FORMAT, LEAD, LW, A, FETCHES,
+                sums, acc, factor, ring, xd, row, buffers, full, empty, wp, sp, nothing, run * STEPS + i,
+                stage, phase, LAST, NT, UNIT, STAGES, FORMAT, LEAD, LW, A, FETCHES,
             )  # fmt: skip
         acc = warpgroup_mma_wait(0, [acc])
         if FORMAT == BLOCK:
@@ -236,8 +241,8 @@ def multiply(
     COUNT: gl.constexpr = len(outs)
     half = tile * 2 + WHICH
     y = half_tile(
-        xd, weight, scale, half, n, row, buffers, full, empty, kept, K, FORMAT, RANGES, NT, UNIT, STAGES,
-        LEAD, GATED, EVEN, SHARED, WHICH == 0,
+        xd, weight, scale, half, n, row, rows, buffers, full, empty, kept, K, FORMAT, RANGES, NT, UNIT,
+        STAGES, LEAD, GATED, EVEN, SHARED, WHICH == 0,
     )  # fmt: skip
     if GATED:
         y = gl.permute(gl.reshape(y, [HALF // 16, 2, 8, NT]), [0, 2, 3, 1])
