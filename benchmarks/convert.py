@@ -205,10 +205,12 @@ def phases(options: argparse.Namespace) -> dict[str, Any]:
     arrangement = prepared(checkpoint, manifest)
     headers = time.perf_counter()
     with checkpoint.reader() as reader, SILENT.phase("", 0) as phase, Staging(reader, device) as staging:
-        loader = Loader(arrangement, staging, phase, options.budget if manifest is not None else None)
+        budget = options.budget if manifest is not None else None
+        loader = Loader(arrangement, staging, phase, budget, later=True)
         loader.read_ahead()
         started = time.perf_counter()
         weights = [loader.load(arranged) for arranged in arrangement.weights]
+        loader.settle()
         told = time.perf_counter()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -127,10 +127,11 @@ def _load(form: Form, device: torch.device, budget: int | None) -> Sample:
         SILENT.phase("", 0) as phase,
         Staging(reader, device) as staging,
     ):
-        loader = Loader(arranged, staging, phase, limit)
+        loader = Loader(arranged, staging, phase, limit, later=True)
         loader.read_ahead()
         started = time.perf_counter()
         weights = [loader.load(item) for item in arranged.weights]
+        loader.settle()
         told = time.perf_counter()
         synchronize(device)
         done = time.perf_counter()
