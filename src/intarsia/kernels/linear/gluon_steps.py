@@ -124,6 +124,41 @@ def multiply_finely(
 
 
 @gluon.jit
+def multiply_unit(
+    total,
+    words,
+    scale,
+    buffer,
+    full,
+    phase,
+    UNIT: gl.constexpr,
+    PARTS: gl.constexpr,
+    FRESH: gl.constexpr,
+    FORMAT: gl.constexpr,
+    GROUPS: gl.constexpr,
+    WARPS: gl.constexpr,
+    FINE: gl.constexpr,
+    LW: gl.constexpr,
+    A: gl.constexpr,
+):
+    """Add the product of a unit to `total`, or begin with it when FRESH; it is on its way.
+
+    The first unit of a step waits for x.
+    """
+    if not FINE:
+        a = half_operand(words, scale, FORMAT, GROUPS, WARPS, LW, A)
+    if UNIT == 0:
+        mbarrier.wait(full, phase)
+    if FINE:
+        return multiply_finely(
+            total, words, scale, buffer, UNIT // PARTS, FRESH, FORMAT, GROUPS, WARPS, LW, A
+        )
+    else:
+        b = buffer.slice(UNIT // PARTS * 64, 64, 1).permute([1, 0])
+        return warpgroup_mma(a, b, total, use_acc=not FRESH, is_async=True)
+
+
+@gluon.jit
 def one_step(
     accs,
     ring,
@@ -150,17 +185,10 @@ def one_step(
     """128 columns more, for each part."""
     PARTS: gl.constexpr = len(wps)
     for unit in gl.static_range(2 * PARTS):
-        if not FINE:
-            a = half_operand(ring[0], ring[1], FORMAT, GROUPS, WARPS, LW, A)
-        if unit == 0:
-            mbarrier.wait(full[STAGE], phase)
-        if FINE:
-            acc = multiply_finely(
-                accs[0], ring[0], ring[1], buffers[STAGE], unit // PARTS, False, FORMAT, GROUPS, WARPS, LW, A
-            )
-        else:
-            b = buffers[STAGE].slice(unit // PARTS * 64, 64, 1).permute([1, 0])
-            acc = warpgroup_mma(a, b, accs[0], is_async=True)
+        acc = multiply_unit(
+            accs[0], ring[0], ring[1], buffers[STAGE], full[STAGE], phase, unit, PARTS, False, FORMAT, GROUPS,
+            WARPS, FINE, LW, A,
+        )  # fmt: skip
         accs = accs[1:] + (acc,)
         if PARTS == 1:
             accs = (warpgroup_mma_wait(1, [accs[0]]),)
@@ -200,17 +228,10 @@ def one_block(
     factor = ring[1]
     product = gl.full(acc.type.shape, 0.0, gl.float32, acc.type.layout)
     for half in gl.static_range(2):
-        if not FINE:
-            a = half_operand(ring[0], factor, FORMAT, GROUPS, WARPS, LW, A)
-        if half == 0:
-            mbarrier.wait(full[STAGE], phase)
-        if FINE:
-            product = multiply_finely(
-                product, ring[0], factor, buffers[STAGE], half, half == 0, FORMAT, GROUPS, WARPS, LW, A
-            )
-        else:
-            b = buffers[STAGE].slice(half * 64, 64, 1).permute([1, 0])
-            product = warpgroup_mma(a, b, product, use_acc=half > 0, is_async=True)
+        product = multiply_unit(
+            product, ring[0], factor, buffers[STAGE], full[STAGE], phase, half, 1, half == 0, FORMAT, GROUPS,
+            WARPS, FINE, LW, A,
+        )  # fmt: skip
         if half == 0:
             refill(full, buffers, xd, row, begin, step, STAGE, LAST, NT)
         ring = ahead(ring, wps, sps, step, half, LAST, LEAD, FORMAT)
