@@ -92,7 +92,7 @@ def test_the_page_has_a_part_for_each_and_loads_nothing(made):
 @pytest.mark.parametrize(
     "shown",
     [
-        "KDA o MXFP8, 8 rows",
+        "linear: KDA o MXFP8, 8 rows",
         "1.34 (11 us, aim 11.5)",
         "not met",
         "the device is planted",
@@ -110,6 +110,12 @@ def test_the_page_has_a_part_for_each_and_loads_nothing(made):
 def test_figures_are_shown(made, shown):
     text = re.sub(r"<[^>]+>", "", page(made).decode())
     assert shown in text
+
+
+def test_what_is_beside_a_figure_is_wrapped(made):
+    content = page({"kernels.json": made["kernels.json"]}).decode()
+    assert '<th scope="col" class="words">beside, us</th>' in content
+    assert re.search(r'<td class="words"><span class="series">cuBLAS on BF16 <a ', content)
 
 
 def test_figures_lead_to_their_lines(made):

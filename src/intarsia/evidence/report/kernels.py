@@ -8,7 +8,8 @@ from intarsia.evidence.report.lines import Source
 from intarsia.evidence.report.markup import Content, Markup, join, key, table, tag
 from intarsia.evidence.report.numbers import MISSING, number
 
-COLUMNS = ("case", "rows", "us", "nine of ten", "floor", "to the floor", "aim", "beside, us")
+BESIDE = "beside, us"
+COLUMNS = ("case", "rows", "us", "nine of ten", "floor", "to the floor", "aim", BESIDE)
 Key = tuple[str, str, int]
 
 
@@ -63,7 +64,7 @@ def _plot(results: Mapping[str, Any], aims: Mapping[Key, int]) -> Markup:
         aim = results["aims"][index]["aim_us"]
         shown = f"{row['ratio']:.2f} ({number(row['us'])} us, aim {number(aim)})"
         bar = Bar(row["ratio"], shown, limit=aim / row["floor_us"])
-        groups.append((f"{row['case']}, {row['rows']:,} rows", [bar]))
+        groups.append((f"{row['operation']}: {row['case']}, {row['rows']:,} rows", [bar]))
     if not groups:
         return Markup("")
     plot = bar_list("Times over their floors", groups)
@@ -74,7 +75,8 @@ def _plot(results: Mapping[str, Any], aims: Mapping[Key, int]) -> Markup:
 def _table(
     source: Source, name: str, members: Sequence[tuple[int, Mapping[str, Any]]], aims: Mapping[Key, int]
 ) -> Markup:
-    return table(COLUMNS, [_row(source, index, row, aims) for index, row in members], caption=name)
+    rows = [_row(source, index, row, aims) for index, row in members]
+    return table(COLUMNS, rows, caption=name, words=(COLUMNS.index(BESIDE),))
 
 
 def _row(source: Source, index: int, row: Mapping[str, Any], aims: Mapping[Key, int]) -> list[Content]:
@@ -82,7 +84,8 @@ def _row(source: Source, index: int, row: Mapping[str, Any], aims: Mapping[Key, 
     low, high = row.get("low_us"), row.get("high_us")
     beside: list[Content] = []
     for name, us in row["beside"].items():
-        beside += [", " if beside else "", f"{name} ", source.link(number(us), *at, "beside", name)]
+        figure = source.link(number(us), *at, "beside", name)
+        beside += [", " if beside else "", tag("span", f"{name} ", figure, class_="series")]
     return [
         row["case"],
         f"{row['rows']:,}",

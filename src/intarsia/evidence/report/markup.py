@@ -1,7 +1,7 @@
 """HTML and SVG by construction: text is escaped unless it is markup made here."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 
 class Markup(str):
@@ -41,11 +41,26 @@ def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
 
 
 def table(
-    columns: Sequence[Content], rows: Iterable[Sequence[Content]], *, caption: Content = None
+    columns: Sequence[Content],
+    rows: Iterable[Sequence[Content]],
+    *,
+    caption: Content = None,
+    words: Container[int] = (),
 ) -> Markup:
-    """A table whose first column names the row; on narrow screens it scrolls in its own frame."""
-    head = tag("tr", *(tag("th", column, scope="col") for column in columns))
-    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    """A table whose first column names the row; on narrow screens it scrolls in its own frame. Columns of
+    `words` are wrapped.
+    """
+    kinds = ["words" if place in words else None for place in range(len(columns))]
+    named = zip(columns, kinds, strict=True)
+    head = tag("tr", *(tag("th", column, scope="col", class_=kind) for column, kind in named))
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            *(tag("td", cell, class_=kind) for cell, kind in zip(row[1:], kinds[1:], strict=True)),
+        )
+        for row in rows
+    ]
     shown = tag("p", caption, class_="caption") if caption is not None else ""
     grid = tag("table", tag("thead", head), tag("tbody", *body))
     return join([shown, tag("div", grid, class_="frame", tabindex="0")])

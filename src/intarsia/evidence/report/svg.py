@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from intarsia.evidence.report.markup import Markup, tag
 
-WIDTH, HEIGHT = 420.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 14.0, 40.0
+WIDTH, HEIGHT = 420.0, 264.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 26.0, 42.0
 LETTER = 5.6
 """Width of a letter, so that names stay inside."""
 
@@ -115,7 +115,7 @@ class Plot:
             parts.append(tag("text", short(value), x=LEFT - 5, y=top + 4, text_anchor="end"))
         for value in self.x.ticks():
             left, _ = self.at(value, self.y.low)
-            parts.append(tag("text", short(value), x=left, y=HEIGHT - BOTTOM + 14, text_anchor="middle"))
+            parts.append(tag("text", short(value), x=left, y=HEIGHT - BOTTOM + 17, text_anchor="middle"))
         bottom = HEIGHT - BOTTOM
         parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom, class_="axis"))
         middle = (LEFT + WIDTH - RIGHT) / 2
