@@ -1,10 +1,15 @@
 """The commands bench load and bench convert."""
 
 import json
+import re
 
+import msgspec
 import pytest
 
 from intarsia.cli.main import main
+from intarsia.core import receipt as receipts
+from intarsia.evidence.report.numbers import number
+from intarsia.evidence.report.page import page
 
 
 def test_loads_are_measured_in_turn_and_kept(tmp_path, capsys):
@@ -21,6 +26,21 @@ def test_loads_are_measured_in_turn_and_kept(tmp_path, capsys):
         assert sample["seconds"] == sample["headers"] + sample["load"] + sample["device_after"]
         assert 0.99 < sample["read_bytes"] / results["subjects"][0]["weight_bytes"] <= 1
     assert results["floors"]["copying"] is None
+    shown = re.sub(r"<[^>]+>", "", (tmp_path / "report.html").read_text())
+    assert "Loadsdemo as stored and demo by spark" in shown
+    assert shown.count("Every load, seconds by phase") == 1
+    median, floors = results["median_seconds"]["demo by spark"], results["floors"]
+    floor = results["samples"][1]["read_bytes"] / floors["reading"]
+    assert f"{number(median)} s (floor {number(floor)})" in shown
+
+
+def test_the_floor_of_a_load_to_a_gpu_is_the_longer_of_reading_and_copying(tmp_path):
+    assert main(["bench", "load", "demo", "--repeat", "1", "--report", str(tmp_path)]) == 0
+    on_cpu = receipts.read(tmp_path / "loads-demo-as-stored.json")
+    carried = on_cpu.results | {"floors": {"threads": 8, "reading": 1e9, "copying": 1e8}}
+    shown = re.sub(r"<[^>]+>", "", page({"a": msgspec.structs.replace(on_cpu, results=carried)}).decode())
+    assert "with 8 threads at 1.00 GB/s, beside copies to the device at 100.00 MB/s." in shown
+    assert f"(floor {number(on_cpu.results['samples'][0]['read_bytes'] / 1e8)})" in shown
 
 
 def test_one_form_prints_one_document(capsys):

@@ -9,6 +9,7 @@ from intarsia.core.provenance import Code
 from intarsia.core.receipt import Receipt
 from intarsia.evidence.report.kernels import kernels_part
 from intarsia.evidence.report.lines import Source
+from intarsia.evidence.report.loads import loads_part
 from intarsia.evidence.report.markup import Content, Markup, join, tag
 from intarsia.evidence.report.memory import memory_part
 from intarsia.evidence.report.other import other_part
@@ -23,6 +24,7 @@ PARTS = {
     "decode": decode_part,
     "prefill": prefill_part,
     "kernels": kernels_part,
+    "loads": loads_part,
     "memory": memory_part,
 }
 
