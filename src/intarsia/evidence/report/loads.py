@@ -74,7 +74,8 @@ def _one(source: Source) -> Markup:
 
 def _floor(floors: Mapping[str, Any], nbytes: int) -> float:
     """Reading and copying go on at the same time."""
-    return max(nbytes / rate for rate in (floors["reading"], floors["copying"]) if rate is not None)
+    rates: list[float | None] = [floors["reading"], floors["copying"]]
+    return max(nbytes / rate for rate in rates if rate is not None)
 
 
 def _sample(source: Source, index: int, sample: Mapping[str, Any]) -> list[Content]:
