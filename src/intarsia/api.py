@@ -193,8 +193,8 @@ def explain_configurations(
     """
     place = usable_device(device)
     state = look(tuning, place)
-    scales = "compressed" if expert_scales == "resident" else "expanded"
-    return str(state), configuration_rows(prepared(source, manifest), place, dtype, state.table, scales)
+    rows = configuration_rows(prepared(source, manifest), place, dtype, state.table, expert_scales)
+    return str(state), rows
 
 
 def make_manifest(recipe: str, source: Checkpoint | Path) -> Manifest:

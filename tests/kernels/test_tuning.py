@@ -10,6 +10,7 @@ from intarsia.kernels.experts import packed_launch
 from intarsia.kernels.linear import plan
 from intarsia.kernels.tuning import Found, Site, Table, configurations, described, trying, tuned
 from intarsia.kernels.tuning.candidates import operations
+from intarsia.kernels.tuning.errors import OperationError
 from intarsia.kernels.tuning.search import OTHER_BITS, Trial, search
 
 CPU = torch.device("cpu")
@@ -210,7 +211,7 @@ def test_a_candidate_that_fails_is_refused_and_a_default_that_fails_is_raised():
 
 def test_operations_that_offer_candidates_are_known():
     assert set(operations()) == {"linear", "linear_swiglu", "experts"}
-    with pytest.raises(KeyError):
+    with pytest.raises(OperationError, match="speed, which has no configurations"):
         configurations("speed")
 
 

@@ -8,14 +8,14 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from intarsia.core.json import JsonError, parse_object
 from intarsia.selection.errors import ManifestError
 
-SCHEMA = "intarsia.manifest/1"
+SCHEMA: Final = "intarsia.manifest/1"
 FILE_NAME = "manifest.json"
 MAX_BYTES = 64 << 20
 

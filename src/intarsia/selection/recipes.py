@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from intarsia.families.groups import container_of
 from intarsia.selection.errors import RecipeNameError, SelectionError
-from intarsia.selection.manifest import Manifest, ScalePolicy, Section
+from intarsia.selection.manifest import SCHEMA, Manifest, ScalePolicy, Section
 from intarsia.selection.source import Source, SourceModule
 
 
@@ -102,7 +102,7 @@ def apply_recipe(name: str, source: Source) -> Manifest:
     draft = None
     if any(module.draft for module in source.modules.values()):
         draft = _section(source, True, chosen.draft, chosen.grouping, chosen.draft_scales)
-    return Manifest(schema="intarsia.manifest/1", recipe=name, source=source.identity, main=main, draft=draft)
+    return Manifest(schema=SCHEMA, recipe=name, source=source.identity, main=main, draft=draft)
 
 
 def _section(

@@ -43,9 +43,8 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
     share = share_of(arrangement, place.rank if place is not None else 0, settings.tp)
     where = rank_device(settings, torch.device(settings.device))
     rows = weight_rows(share, where, settings.dtype)
-    scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     state = look(settings.tuning, where)
-    configured = configuration_rows(share, where, settings.dtype, state.table, scales)
+    configured = configuration_rows(share, where, settings.dtype, state.table, settings.expert_scales)
     model = ServedModel(
         names=settings.served_model_name or (Path(source).resolve().name if source != "demo" else "demo",),
         text=text,

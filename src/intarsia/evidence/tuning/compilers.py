@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from intarsia.core.config import ScaleForm
 from intarsia.evidence.beside import begin_beside
 from intarsia.evidence.tuning.work import Workshop
 from intarsia.kernels.tuning import Configuration, Site, configurations, trying
@@ -32,7 +33,7 @@ class Compilers:
     """As many processes as `jobs`, each with one set of weights of its own at a time."""
 
     device: torch.device
-    scales: str
+    scales: ScaleForm
     jobs: int
     _pool: ProcessPoolExecutor | None = field(default=None, init=False)
 
@@ -75,7 +76,7 @@ class Compilers:
         return self._pool.submit(compiled, work, site, place)
 
 
-def begin(device: str, scales: str) -> None:
+def begin(device: str, scales: ScaleForm) -> None:
     """In a process: its device and its workshop."""
     begin_beside()
     place = torch.device(device)

@@ -23,7 +23,7 @@ from intarsia.families.glm5_next.runtime import runtime_modules
 from intarsia.families.glm5_next.split import shares, split_rule
 from intarsia.kernels import choice
 from intarsia.kernels.tuning import Site, described, install
-from intarsia.kernels.tuning.document import Document, Entry, Refused
+from intarsia.kernels.tuning.document import SCHEMA, Document, Entry, Refused
 from intarsia.kernels.tuning.identity import device_identity, sources_sha256, versions
 from intarsia.kernels.tuning.search import Searched, search
 from intarsia.loading.arrange import Arrangement
@@ -86,7 +86,6 @@ def networks(settings: TuneSettings, arrangement: Arrangement | None) -> Iterato
 
 def jobs_of(found: Iterable[Network], settings: TuneSettings) -> list[Job]:
     """Every product's and every layer of experts' sites, each once; a product's together."""
-    scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     works: list[Product | Experts] = []
     for config, weights in found:
         if "linear" in settings.only:
@@ -97,7 +96,7 @@ def jobs_of(found: Iterable[Network], settings: TuneSettings) -> list[Job]:
     seen: set[Site] = set()
     for work in works:
         sites = [
-            work.site(rows) if isinstance(work, Product) else work.site(rows, scales)
+            work.site(rows) if isinstance(work, Product) else work.site(rows, settings.expert_scales)
             for rows in sorted(settings.rows)
         ]
         jobs += [(work, site) for site in possible(sites) if site not in seen]
@@ -124,11 +123,10 @@ def tune(
     """Search on the device. Raises what `device_of` raises."""
     device = device_of(settings, arrangement)
     jobs = jobs_of(networks(settings, arrangement), settings)
-    scales = "compressed" if settings.expert_scales == "resident" else "expanded"
     with torch.cuda.device(device):
         install(device, None)
-        shop, timer = Workshop(device, scales), HeldTimer(device)
-        compilers = Compilers(device, scales, settings.jobs)
+        shop, timer = Workshop(device, settings.expert_scales), HeldTimer(device)
+        compilers = Compilers(device, settings.expert_scales, settings.jobs)
         finish = time.monotonic() + settings.budget
         timer.warm_up()
 
@@ -173,7 +171,7 @@ def run_jobs(
                 left[site] = f"{type(error).__name__}: {error}".partition("\n")[0]
             phase.advance(1)
     document = Document(
-        schema="intarsia.tuning/1",
+        schema=SCHEMA,
         created=now(),
         device=device_identity(device),
         versions=versions(),

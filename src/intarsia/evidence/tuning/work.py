@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+from intarsia.core.config import ScaleForm
 from intarsia.evidence.kernels.timing import in_turn
 from intarsia.evidence.synthetic.values import random_stack, random_stored
 from intarsia.formats.stored import Stored
@@ -31,7 +32,7 @@ class Workshop:
     """
 
     device: torch.device
-    scales: str = "expanded"
+    scales: ScaleForm = "expanded"
     most_sets: int = 24
     _kept: tuple[object, object] | None = None
     generator: torch.Generator = field(init=False)
@@ -85,7 +86,7 @@ class Workshop:
     def _layer(self, work: Experts) -> tuple[ExpertStack, ExpertStack]:
         gate_up = random_stack(work.form, (work.experts, 2 * work.inner, work.width), 2, self.generator)
         down = random_stack(work.form, (work.experts, work.width, work.inner), 1, self.generator)
-        resident = self.scales == "compressed"
+        resident = self.scales == "resident"
         return prepare(gate_up, down, torch.bfloat16, self.device, resident=resident)
 
     def _routings(self, work: Experts, rows: int) -> list[Routing]:

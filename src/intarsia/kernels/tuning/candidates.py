@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from intarsia.kernels.tuning.errors import OperationError
+
 Configuration = Any
 """A frozen dataclass of an operation's own, its fields integers, booleans, None or tuples of integers."""
 
@@ -63,9 +65,12 @@ def offer(tunable: Tunable) -> None:
 
 
 def configurations(operation: str) -> Tunable:
-    """The candidates of an operation. Raises KeyError for one that offers none."""
-    if operation not in _OFFERED:
-        operations()
+    """The candidates of an operation. Raises OperationError for one that offers none."""
+    if operation not in _OFFERED and operation not in operations():
+        expected = f"one of {', '.join(_OFFERED)}"
+        raise OperationError(
+            "operation", found=f"{operation}, which has no configurations", expected=expected
+        )
     return _OFFERED[operation]
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -11,7 +11,7 @@ from intarsia.core.json import JsonError, parse_object
 from intarsia.kernels.tuning.errors import TuningError
 from intarsia.kernels.tuning.identity import DeviceIdentity, Versions
 
-SCHEMA = "intarsia.tuning/1"
+SCHEMA: Final = "intarsia.tuning/1"
 MAX_BYTES = 16 << 20
 Values = dict[str, bool | int | str | list[int] | None]
 

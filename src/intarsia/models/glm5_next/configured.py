@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from intarsia.core.config import ScaleForm
 from intarsia.kernels.choice import GLUON, Case, choose
 from intarsia.kernels.tuning import Configuration, Site, Table, configurations, described
 from intarsia.loading.arrange import Arrangement
@@ -45,7 +46,7 @@ def configuration_rows(
     device: torch.device,
     dtype: str,
     table: Table | None,
-    scales: str = "expanded",
+    scales: ScaleForm = "expanded",
 ) -> tuple[ConfigurationRow, ...]:
     """A row for each operation, shape and bucket of row counts that has a choice on this device; buckets one
     after another that run alike and were not tuned are one row. None where other kernels run.
@@ -64,7 +65,7 @@ def configuration_rows(
     return tuple(_joined(_row(site, table) for site in possible(found)))
 
 
-def _sites(work: Product | Experts, scales: str = "") -> Iterator[Site]:
+def _sites(work: Product | Experts, scales: ScaleForm = "expanded") -> Iterator[Site]:
     """Those of all buckets."""
     first = work.site(1) if isinstance(work, Product) else work.site(1, scales)
     for rows in configurations(first.operation).buckets:

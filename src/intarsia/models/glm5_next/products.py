@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from intarsia.core.config import ScaleForm
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.experts.candidates import EXPERTS
 from intarsia.kernels.linear import plan
@@ -38,6 +39,8 @@ _GROUPS: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("eh_proj",), "together"),
     (("lm_head",), "together"),
 )
+_SITE_SCALES: Mapping[ScaleForm, str] = {"expanded": "expanded", "resident": "compressed"}
+"""How sites name what the settings call the form of experts' block scales."""
 _HALVES = 256  # rows of gate over up that the kernels take side by side: a multiple of it
 
 
@@ -70,10 +73,10 @@ class Experts:
     width: int
     top: int
 
-    def site(self, rows: int, scales: str) -> Site:
-        """Where the configuration for so many rows holds; scales expanded or compressed."""
+    def site(self, rows: int, scales: ScaleForm) -> Site:
+        """Where the configuration for so many rows holds."""
         shape = (self.experts, self.inner, self.width, self.top)
-        return Site(EXPERTS, (self.form, scales), shape, configurations(EXPERTS).bucket(rows))
+        return Site(EXPERTS, (self.form, _SITE_SCALES[scales]), shape, configurations(EXPERTS).bucket(rows))
 
 
 def products(weights: Mapping[str, Form]) -> dict[Product, tuple[str, ...]]:
