@@ -29,11 +29,11 @@ from intarsia.evidence.kernels.timing import Call, Timing
 from intarsia.kernels.tuning.use import use
 
 SHARES: Mapping[Operation, int] = {
-    "kda": 12,
+    "kda": 16,
     "encode": 2,
+    "attention": 8,
     "linear": 16,
     "experts": 6,
-    "attention": 6,
     "head": 3,
     "hyper": 2,
     "small": 2,
