@@ -12,15 +12,16 @@ from intarsia.formats.stored import Stored
 from intarsia.kernels import choice
 from intarsia.kernels.experts import (
     PackedExperts,
-    grouping,
     packed_launch,
     prepare,
     routed_experts,
     swiglu,
+    takes_arranged,
     unpack,
 )
 from intarsia.kernels.experts.packed_launch import Few, Many
-from intarsia.kernels.router import Routing
+from intarsia.kernels.router import Routing, route
+from intarsia.kernels.rows import NO_STREAM, Rows
 from tests.kernels.steps import randn
 
 pytestmark = pytest.mark.gpu
@@ -155,8 +156,8 @@ def test_odd_widths(inner, width):
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_every_kernel_gives_the_same_bits(form):
-    """Products of sixteen rows and of warp groups, few rows a block and many, lists made one way and the
-    other, scales as stored and compressed.
+    """Products of sixteen rows and of warp groups, few rows a block and many, a program for one block and for
+    all of them, scales as stored and compressed.
     """
     stored = [with_odd_scales(stack) for stack in stored_experts()]
     tiles, small = in_tiles(*stored), in_tiles(*stored, resident=True)
@@ -166,15 +167,15 @@ def test_every_kernel_gives_the_same_bits(form):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
         with patch.object(packed_launch, "form_of", lambda *_: FORMS[1]):
             expected = routed_experts(x, chosen, *tiles, LIMIT)
-        for few_pairs, stacks in product((0, 256), (tiles, small)):
+        for dealt, stacks in product((1, 5, 1000), (tiles, small)):
             with (
                 patch.object(packed_launch, "form_of", lambda *_: form),
-                patch.object(grouping, "_FEW_PAIRS", few_pairs),
+                patch.object(packed_launch, "dealt_to", lambda *_, dealt=dealt: dealt),
             ):
                 got = routed_experts(x, chosen, *stacks, LIMIT)
             if not torch.equal(got, expected):
                 error = float((got - expected).abs().max())
-                different.append((kind, rows, few_pairs, stacks is small, error))
+                different.append((kind, rows, dealt, stacks is small, error))
     assert not different
 
 
@@ -192,6 +193,37 @@ def test_bits_of_a_routed_row_do_not_depend_on_other_rows():
     assert not wrong
     with patch.object(packed_launch, "MOST_ROWS", 100):
         assert torch.equal(routed_experts(x, chosen, *tiles, LIMIT), whole)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 16])
+def test_rows_that_the_router_put_in_order_give_the_same_bits(rows):
+    tiles = in_tiles(*stored_experts(width=4096))
+    x = gpu(rows, 4096, seed=26).bfloat16()
+    x[rows - 1] = torch.nan
+    x[: max(1, rows - 1)] = gpu(max(1, rows - 1), 4096, seed=27).bfloat16()
+    weight, bias = gpu(EXPERTS, 4096, seed=28).bfloat16(), gpu(EXPERTS, seed=29)
+    settings = {"top": TOP, "scaling": 2.5}
+    step = some_rows(rows, max(1, rows - 1))
+    plain = route(x, weight, bias, step, **settings)
+    chosen = route(x, weight, bias, step, **settings, arrange=takes_arranged(x, *tiles, TOP))
+    assert plain.arranged is None
+    assert (chosen.arranged is not None) == (rows * TOP <= 64)
+    assert torch.equal(plain.experts, chosen.experts)
+    assert torch.equal(plain.weights, chosen.weights)
+    assert torch.equal(routed_experts(x, plain, *tiles, LIMIT), routed_experts(x, chosen, *tiles, LIMIT))
+
+
+def some_rows(rows: int, real: int) -> Rows:
+    streams = torch.zeros(rows, dtype=torch.int32)
+    streams[real:] = NO_STREAM
+    return Rows(
+        tokens=torch.zeros(rows, dtype=torch.int64, device="cuda"),
+        positions=torch.zeros(rows, dtype=torch.int32, device="cuda"),
+        streams=streams.cuda(),
+        starts=torch.tensor([0, real], dtype=torch.int32, device="cuda"),
+        page_table=torch.zeros(1, 4, dtype=torch.int32, device="cuda"),
+        recurrent_segments=0,
+    )
 
 
 def test_the_gate_is_clamped_from_above_and_the_up_part_from_both_sides():

@@ -20,6 +20,7 @@ __all__ = [
     "prepare",
     "routed_experts",
     "swiglu",
+    "takes_arranged",
     "unpack",
 ]
 
@@ -56,6 +57,15 @@ def routed_experts(
         return launch.launch(x, routing, gate_up, down, limit, plus)  # type: ignore[arg-type]
     routed = reference.routed_experts(x, routing, gate_up, down, limit)
     return routed if plus is None else routed + plus
+
+
+def takes_arranged(x: Tensor, gate_up: ExpertStack, down: ExpertStack, top: int) -> bool:
+    """Whether `routed_experts` of rows like x has use for `Routing.arranged`."""
+    if not (isinstance(gate_up, PackedExperts) and isinstance(down, PackedExperts)):
+        return False
+    if choose(_case(gate_up, down, x.dtype, x.device)) != GLUON:
+        return False
+    return packed_launch.takes_arranged(gate_up, down, x.shape[0], top)
 
 
 def prepare(

@@ -12,7 +12,6 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from intarsia.kernels.experts.gluon_blocks import nth_pair, pairs_of
-from intarsia.kernels.experts.gluon_order import PAIRS_ASM
 from intarsia.kernels.experts.gluon_tiles import (
     UNSCALE,
     along,
@@ -27,8 +26,6 @@ from intarsia.kernels.experts.gluon_tiles import (
 )
 from intarsia.kernels.experts.gluon_weights import PLACES, WARPS, first_requests, operand, request
 
-NO_OVERLAP = gl.constexpr(0)
-"""Launched after the kernel before it."""
 WAIT_FIRST = gl.constexpr(1)
 """Launched early; the blocks come from the kernel before it."""
 WAIT_FOR_X = gl.constexpr(2)
@@ -44,22 +41,8 @@ def x_layout():
 
 
 @gluon.jit
-def arranged(words):
-    """x in the product's order and times 2^64, from words [8, w, lane, 4] of neighbouring columns."""
-    words = gl.reshape(words, [8, 4, 4, 2, 2])
-    low, high = gl.split(gl.permute(words, [0, 1, 2, 4, 3]))
-    even, odd = gl.inline_asm_elementwise(
-        PAIRS_ASM, "=r,=r,r,r", [low, high], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
-    )
-    pairs = gl.reshape(gl.join(even, odd), [8, 4, 4, 4])
-    return gl.convert_layout(pairs, without(x_layout(), 4), assert_trivial=True)
-
-
-@gluon.jit
-def x_operand(words, PLAIN: gl.constexpr, OPERAND: gl.constexpr):
-    """The operand [128, 8] of a step's pairs of x, [8, 4, 4, 4] int32. PLAIN: x is in its own order."""
-    if PLAIN:
-        words = arranged(words)
+def x_operand(words, OPERAND: gl.constexpr):
+    """The operand [128, 8] of a step's pairs of x, [8, 4, 4, 4] int32."""
     spread = gl.full([8, 4, 4, 4, 2], 0, gl.int32, x_layout())
     values = gl.inline_asm_elementwise(
         "mov.b32 $0, $1;",
@@ -100,38 +83,40 @@ def rows_at(
         place = gl.load(blocks[0] + place)
     if GATED:
         place = place // TOP
-    LANE: gl.constexpr = 16 if GATED and not SORTED else 4
-    WORD: gl.constexpr = 64 // LANE
-    lanes = place * (K // 2) + along(4, LX, 2, 4) * LANE
-    return x + lanes + (along(4, LX, 1, 4) * WORD + along(4, LX, 3, 4))
+    lanes = place * (K // 2) + along(4, LX, 2, 4) * 4
+    return x + lanes + (along(4, LX, 1, 4) * 16 + along(4, LX, 3, 4))
+
+
+@gluon.jit
+def places_at(blocks, count, LAYOUT: gl.constexpr, SORTED: gl.constexpr, FIRST: gl.constexpr):
+    """Where the eight pairs from row FIRST of a block on stand, and which of them there are."""
+    row = FIRST + gl.arange(0, 8, layout=LAYOUT)
+    if SORTED:
+        # Places, not rows, are compared: those the compiler would keep in registers from block to block.
+        place = blocks[1] + row
+        return place, place < blocks[1] + count
+    else:
+        return place_of(blocks, row, count, False), row < count
 
 
 @gluon.jit
 def finish(
-    out, sums, blocks, own, limit, part, count,
+    out, sums, blocks, own, first_own, last_own, limit, part, count,
     N: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, SORTED: gl.constexpr, QUARTERS: gl.constexpr,
     FIRST: gl.constexpr,
 ):  # fmt: skip
     """Store the sums [32 QUARTERS, 8] of up to eight pairs from row FIRST of the block on."""
     BN: gl.constexpr = QUARTERS * 32
     if GATED:
-        gate_scale = gl.load(own) * UNSCALE
-        up_scale = gl.load(own + PARTS - 1) * UNSCALE
-        values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, 8)
-        row = gl.arange(0, 8, layout=gl.SliceLayout(0, values.type.layout))
-        if SORTED:
-            place = blocks[1] + FIRST + row
-        else:
-            place = place_of(blocks, FIRST + row, count, SORTED)
-        store_inner(out, values, part * (BN // 2), place, count - FIRST, N, BN // 2, 8, True)
+        values = swiglu_of(sums, first_own * UNSCALE, last_own * UNSCALE, limit, QUARTERS, PLACES, 8)
+        place, real = places_at(blocks, count, gl.SliceLayout(0, values.type.layout), SORTED, FIRST)
+        store_inner(out, values, part * (BN // 2), place, real, N, BN // 2, True)
     else:
         sums = rows_of(sums, QUARTERS, PLACES, 8)
-        row = gl.arange(0, 8, layout=gl.SliceLayout(0, sums.type.layout))
+        place, real = places_at(blocks, count, gl.SliceLayout(0, sums.type.layout), SORTED, FIRST)
         if SORTED:
-            pair = gl.load(blocks[0] + blocks[1] + FIRST + row, mask=row < count - FIRST, other=0)
-        else:
-            pair = place_of(blocks, FIRST + row, count, SORTED)
-        store_parts(out, sums, pair, own, part * BN, count - FIRST, N, PARTS, BN, 8)
+            place = gl.load(blocks[0] + place, mask=real, other=0)
+        store_parts(out, sums, place, real, own, first_own, part * BN, N, PARTS, BN)
 
 
 @gluon.jit
@@ -149,7 +134,8 @@ def multiply(
     ENTRY: gl.constexpr = 5 if RESIDENT else 2
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
-    PLAIN: gl.constexpr = GATED and not SORTED
+    first_own = gl.load(own)  # here, as they are in no cache
+    last_own = gl.load(own + PARTS - 1)
     x_at = ()
     sums = ()
     for group in gl.static_range(GROUPS):
@@ -166,7 +152,7 @@ def multiply(
                     ahead = gl.load(x_at[0] + (step + 1) * 64)
                 else:
                     now = gl.load(x_at[group] + step * 64)
-                total = total + (mma_v2(a, x_operand(now, PLAIN, RIGHT), sums[group]),)
+                total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
             sums = total
             ring = ring[ENTRY:] + request(
                 words_at, scales_at, marks, compressed, DEPTH + step, QUARTERS, PASSING, RESIDENT
@@ -196,15 +182,66 @@ def multiply(
                     ahead = gl.load(x_at[0] + (step + 1) * 64)
             else:
                 now = gl.load(x_at[group] + step * 64)
-            total = total + (mma_v2(a, x_operand(now, PLAIN, RIGHT), sums[group]),)
+            total = total + (mma_v2(a, x_operand(now, RIGHT), sums[group]),)
         sums = total
     for group in gl.static_range(GROUPS):
         finish(
-            out, sums[group], blocks, own, limit, part, count, N, PARTS, GATED, SORTED, QUARTERS, group * 8
-        )
+            out, sums[group], blocks, own, first_own, last_own, limit, part, count,
+            N, PARTS, GATED, SORTED, QUARTERS, group * 8,
+        )  # fmt: skip
 
 
 @gluon.jit
+def block_rows(
+    x, codes, scales, bases, marks, records, global_scales, blocks, expert, count, out, limit,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
+    SORTED: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr, DEPTH: gl.constexpr,
+    EARLY_X: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr, OVERLAP: gl.constexpr,
+):  # fmt: skip
+    """The product of a program's weights and one block."""
+    HALVES: gl.constexpr = 4 // QUARTERS  # programs that share a tile
+    part = gl.program_id(0)
+    tile = expert.to(gl.int64) * (N // 128) + part // HALVES
+    half = part % HALVES
+    lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
+    words_at = codes + tile * (16 * K) + half * (QUARTERS * 512) + lanes + registers
+    if RESIDENT:
+        LR: gl.constexpr = scale_layout(2, PLACES)
+        place = along(PLACES, LR, 1, 3)
+        lane = along(4, LR, 2, 3)
+        scales_at = scales + tile * K + (place * 4 + lane)
+        marks_at = marks + tile * (K // 32) + (place // 8 + lane * 0)
+        base = gl.load(bases + tile * 32 + (place + lane * 0)) >> (half * 16)
+        compressed = (records, base, half, half * 16)
+    else:
+        scales_at = scales + tile * (2 * K) + half * (QUARTERS // 2) + scale_offsets(K, QUARTERS, PLACES)
+        marks_at = marks
+        compressed = (records, records, half, half)
+    ring, next_marks = first_requests(
+        words_at, scales_at, marks_at, compressed, QUARTERS, PASSING, DEPTH, RESIDENT
+    )
+    if OVERLAP == WAIT_FOR_X:
+        gdc_wait()
+        gdc_launch_dependents()
+    own = global_scales + expert * PARTS
+    if NT == 24 and count > 16:
+        multiply(
+            x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
+            count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
+        )  # fmt: skip
+    elif NT >= 16 and count > 8:
+        multiply(
+            x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
+            count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
+        )  # fmt: skip
+    else:
+        multiply(
+            x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
+            count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
+        )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["most"])
 def few_rows(
     x,
     codes,
@@ -217,6 +254,7 @@ def few_rows(
     block_expert,
     block_start,
     block_count,
+    most,
     out,
     limit,
     N: gl.constexpr,
@@ -237,17 +275,17 @@ def few_rows(
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
+    Blocks are dealt to the programs of a part in turn, `most` of them, up to the first that counts nothing:
+    programs that take one more come first, and hardly any has nothing to do.
+
     Without SORTED there are no lists: `order` holds the experts of up to 64 pairs, which stand for their
-    places, `block_*` nothing, and x of gate and up is in its own order. A block is then begun by one of its
-    pairs.
+    places, and `block_*` nothing. A block is then begun by one of its pairs, and there is a program for each.
 
     x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
     them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
     EARLY_X: x of the first eight is loaded a step ahead too.
     """
-    HALVES: gl.constexpr = 4 // QUARTERS  # programs that share a tile
-    part = gl.program_id(0)
     block = gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
         gdc_wait()
@@ -255,48 +293,29 @@ def few_rows(
     if SORTED:
         count = gl.load(block_count + block)
         expert = gl.load(block_expert + block)
-        blocks = (order, gl.load(block_start + block))
+        start = gl.load(block_start + block)
+        while count > 0:
+            # What the next block is, is asked for before this one.
+            block += gl.num_programs(1)
+            another = block < most
+            next_count = gl.load(block_count + block, mask=another, other=0)
+            next_expert = gl.load(block_expert + block, mask=another, other=0)
+            next_start = gl.load(block_start + block, mask=another, other=0)
+            block_rows(
+                x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count, out,
+                limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING, RESIDENT,
+                OVERLAP,
+            )  # fmt: skip
+            count = next_count
+            expert = next_expert
+            start = next_start
     else:
         expert, low, high, earlier, count = pairs_of(order, block, NT)
-        blocks = (low, high, earlier)
-    if count > 0:
-        tile = expert.to(gl.int64) * (N // 128) + part // HALVES
-        half = part % HALVES
-        lanes, registers = code_offsets(K, QUARTERS, PLACES, 4)
-        words_at = codes + tile * (16 * K) + half * (QUARTERS * 512) + lanes + registers
-        if RESIDENT:
-            LR: gl.constexpr = scale_layout(2, PLACES)
-            place = along(PLACES, LR, 1, 3)
-            lane = along(4, LR, 2, 3)
-            scales_at = scales + tile * K + (place * 4 + lane)
-            marks_at = marks + tile * (K // 32) + (place // 8 + lane * 0)
-            base = gl.load(bases + tile * 32 + (place + lane * 0)) >> (half * 16)
-            compressed = (records, base, half, half * 16)
-        else:
-            scales_at = scales + tile * (2 * K) + half * (QUARTERS // 2) + scale_offsets(K, QUARTERS, PLACES)
-            marks_at = marks
-            compressed = (records, records, half, half)
-        ring, next_marks = first_requests(
-            words_at, scales_at, marks_at, compressed, QUARTERS, PASSING, DEPTH, RESIDENT
-        )
-        if OVERLAP == WAIT_FOR_X:
-            gdc_wait()
-            gdc_launch_dependents()
-        own = global_scales + expert * PARTS
-        if NT == 24 and count > 16:
-            multiply(
-                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
-                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 3, DEPTH, EARLY_X, PASSING, RESIDENT,
+        if count > 0:
+            block_rows(
+                x, codes, scales, bases, marks, records, global_scales, (low, high, earlier), expert, count,
+                out, limit, N, K, PARTS, TOP, GATED, False, QUARTERS, NT, DEPTH, EARLY_X, PASSING, RESIDENT,
+                OVERLAP,
             )  # fmt: skip
-        elif NT >= 16 and count > 8:
-            multiply(
-                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
-                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 2, DEPTH, EARLY_X, PASSING, RESIDENT,
-            )  # fmt: skip
-        else:
-            multiply(
-                x, words_at, scales_at, marks_at, next_marks, compressed, ring, out, blocks, own, limit, part,
-                count, N, K, PARTS, TOP, GATED, SORTED, QUARTERS, 1, DEPTH, EARLY_X, PASSING, RESIDENT,
-            )  # fmt: skip
-    elif OVERLAP == WAIT_FOR_X:
+    if OVERLAP == WAIT_FOR_X:
         gdc_wait()  # so that what comes after this kernel comes after the one before it too

@@ -139,14 +139,17 @@ def multiply(
     boxes = ()
     for index in gl.static_range(pieces(WIDTH)):
         boxes = boxes + (box(x_32, x_64, x_128, x_256, piece(WIDTH, index)),)
+    # What does not change from block to block would be computed once and lie in registers that the loop over
+    # columns has no room for: so it is made to depend on the block, by a number that is zero.
+    zero = expert >> 30
     # One allocation a stage: the compiler then sees that stages do not overlap.
     tiles = ()
     ready = ()
     for _ in gl.static_range(STAGES):
         for index in gl.static_range(pieces(WIDTH)):
-            tile = gl.allocate_shared_memory(gl.bfloat16, [piece(WIDTH, index), 128], boxes[index].layout)
-            tiles = tiles + (tile,)
-        barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+            tile = gl.allocate_shared_memory(gl.bfloat16, [1, piece(WIDTH, index), 128], boxes[index].layout)
+            tiles = tiles + (tile.index(zero),)
+        barrier = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout()).index(zero)
         mbarrier.init(barrier, count=1)
         ready = ready + (barrier,)
     gl.thread_barrier()
@@ -181,6 +184,7 @@ def multiply(
         sums = (done,)
     else:
         sums = done
+    gl.thread_barrier()  # no warp waits any more
     for stage in gl.static_range(STAGES):
         mbarrier.invalidate(ready[stage])
     for index in gl.static_range(pieces(WIDTH)):
@@ -208,13 +212,15 @@ def finish(
         gate_scale = gl.load(own) * UNSCALE
         up_scale = gl.load(own + PARTS - 1) * UNSCALE
         values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
+        # Places, not columns, are compared: those the compiler would keep in registers from block to block.
         place = start + gl.arange(0, NT, layout=gl.SliceLayout(0, values.type.layout))
-        store_inner(out, values, part * (BN // 2), place, count, N, BN // 2, NT, False)
+        store_inner(out, values, part * (BN // 2), place, place < start + count, N, BN // 2, False)
     else:
         sums = rows_of(sums, QUARTERS, PLACES, NT)
-        place = gl.arange(0, NT, layout=gl.SliceLayout(0, sums.type.layout))
-        pair = gl.load(order + start + place, mask=place < count, other=0)
-        store_parts(out, sums, pair, own, part * BN, count, N, PARTS, BN, NT)
+        place = start + gl.arange(0, NT, layout=gl.SliceLayout(0, sums.type.layout))
+        real = place < start + count
+        pair = gl.load(order + place, mask=real, other=0)
+        store_parts(out, sums, pair, real, own, gl.load(own), part * BN, N, PARTS, BN)
 
 
 @gluon.constexpr_function
@@ -242,7 +248,7 @@ def box(x_32, x_64, x_128, x_256, SIZE: gl.constexpr):
         return x_32
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["most"])
 def many_rows(
     x_32,
     x_64,
@@ -255,6 +261,7 @@ def many_rows(
     block_expert,
     block_start,
     block_count,
+    most,
     out,
     limit,
     N: gl.constexpr,
@@ -278,10 +285,19 @@ def many_rows(
     count = gl.load(block_count + block)
     expert = gl.load(block_expert + block)
     start = gl.load(block_start + block)
-    own = global_scales + expert * PARTS
-    for index in gl.static_range(length(WIDTHS)):
-        if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
-            multiply(
-                x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
-                N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
-            )  # fmt: skip
+    while count > 0:
+        block += gl.num_programs(1)
+        another = block < most
+        next_count = gl.load(block_count + block, mask=another, other=0)
+        next_expert = gl.load(block_expert + block, mask=another, other=0)
+        next_start = gl.load(block_start + block, mask=another, other=0)
+        own = global_scales + expert * PARTS
+        for index in gl.static_range(length(WIDTHS)):
+            if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
+                multiply(
+                    x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start,
+                    count, N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
+                )  # fmt: skip
+        count = next_count
+        expert = next_expert
+        start = next_start

@@ -207,25 +207,22 @@ def store_inner(
     values,
     first,
     place,
-    count,
+    real,
     N: gl.constexpr,
     COUNT: gl.constexpr,
-    NT: gl.constexpr,
     SWAP: gl.constexpr,
 ):
-    """SwiGLU values [COUNT, NT] of places `first` .. into rows `place` [NT] of out [pairs, N / 2], `count` of
-    them.
+    """SwiGLU values [COUNT, NT] of places `first` .. into rows `place` [NT] of out [pairs, N / 2], those that
+    are `real`.
 
     Places of columns are in the order of a product of many rows, [w w i i t t h]; SWAP: stored as the kernel
     of few rows reads them, [w w t t i i h].
     """
-    LAYOUT: gl.constexpr = values.type.layout
-    n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, LAYOUT))
+    n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, values.type.layout))
     if SWAP:
         n = (n & ~0x1E) | ((n & 0x18) >> 2) | ((n & 6) << 2)
-    row = gl.arange(0, NT, layout=gl.SliceLayout(0, LAYOUT))
     at = out + gl.expand_dims(place, 0) * (N // 2) + gl.expand_dims(n, 1)
-    gl.store(at, values.to(out.dtype.element_ty), mask=gl.expand_dims(row < count, 0))
+    gl.store(at, values.to(out.dtype.element_ty), mask=gl.expand_dims(real, 0))
 
 
 @gluon.jit
@@ -233,23 +230,21 @@ def store_parts(
     out,
     sums,
     pair,
+    real,
     scales,
+    first_scale,
     first,
-    count,
     N: gl.constexpr,
     PARTS: gl.constexpr,
     COUNT: gl.constexpr,
-    NT: gl.constexpr,
 ):
     """Sums [COUNT, NT] of rows `first` .. times their global scale into rows `pair` [NT] of out [pairs, N],
-    `count` of them.
+    those that are `real`. first_scale: the first of `scales`, which most often is the only one.
     """
-    LAYOUT: gl.constexpr = sums.type.layout
-    n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, LAYOUT))
-    row = gl.arange(0, NT, layout=gl.SliceLayout(0, LAYOUT))
+    n = first + gl.arange(0, COUNT, layout=gl.SliceLayout(1, sums.type.layout))
     if PARTS == 1:
-        sums = sums * (gl.load(scales) * UNSCALE)
+        sums = sums * (first_scale * UNSCALE)
     else:
         sums = sums * gl.expand_dims(gl.load(scales + n // (N // PARTS)) * UNSCALE, 1)
     at = out + gl.expand_dims(pair, 0) * N + gl.expand_dims(n, 1)
-    gl.store(at, sums, mask=gl.expand_dims(row < count, 0))
+    gl.store(at, sums, mask=gl.expand_dims(real, 0))

@@ -25,6 +25,9 @@ MOST_ROWS = 8192
 _OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them has ended
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
+_RESIDENT_REGISTERS = (
+    128  # at most: compressed scales take a few more than four programs a multiprocessor have
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,9 @@ Form = Few | Many
 
 # By rows, then by the mean number of pairs an expert: where a block's time times the blocks that an expert
 # needs on average crosses the next form's, from times measured at 1 to 8,192 rows of GLM-5.3-Flash.
-_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True)
+_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True, lists=False)
 _FORMS: tuple[tuple[float, Form], ...] = (
-    (5, Few(pairs=8, quarters=4, depth=2, early_x=True)),
+    (5, Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)),
     (17, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
     (66, Many(pairs=64, quarters=2, stages=3, depth=2, narrower=(32,), registers=128)),
     (130, Many(pairs=128, quarters=2, stages=3, depth=2, narrower=(64,))),
@@ -105,6 +108,30 @@ def tuned_form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int)
     return cast(Form | None, found)
 
 
+def needs_lists(form: Form, pairs: int) -> bool:
+    """Whether pairs are sorted into blocks before the products."""
+    return isinstance(form, Many) or form.lists or pairs > MOST_UNSORTED
+
+
+def takes_arranged(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> bool:
+    """Whether so many rows need nothing but x in the products' order."""
+    return not needs_lists(_form(gate_up, down, rows, top), rows * top)
+
+
+def dealt_to(form: Form, experts: int) -> int:
+    """The programs of a part of the weights that blocks are dealt to; most often there are more blocks.
+
+    The host does not know how many there are. A program without a block costs about a microsecond of its
+    place on a multiprocessor, and a grid for all blocks that there might be has thousands.
+    """
+    return experts if isinstance(form, Many) else max(1, experts // 2)
+
+
+def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
+    experts, width, inner = gate_up.shape[0], gate_up.shape[2], down.shape[2]
+    return tuned_form(gate_up, down, rows, top) or form_of(rows, rows * top, experts, min(width, inner))
+
+
 def launch(
     x: Tensor,
     routing: Routing,
@@ -132,7 +159,8 @@ def launch(
     with on_device_of(x):
         for begin in range(0, rows, MOST_ROWS):
             part = slice(begin, min(rows, begin + MOST_ROWS))
-            run = Run(chosen[part], gate_up, down, limit)
+            arranged = None if routing.arranged is None else routing.arranged[part]
+            run = Run(chosen[part], gate_up, down, limit, arranged)
             parts = run.products(x[part])
             join(x)  # `plus` may be made aside until here
             run.combine(parts, weights[part], None if plus is None else plus[part], out[part])
@@ -142,19 +170,26 @@ def launch(
 class Run:
     """The launches of some rows."""
 
-    def __init__(self, chosen: Tensor, gate_up: PackedExperts, down: PackedExperts, limit: float) -> None:
+    def __init__(
+        self,
+        chosen: Tensor,
+        gate_up: PackedExperts,
+        down: PackedExperts,
+        limit: float,
+        arranged: Tensor | None = None,
+    ) -> None:
+        """`arranged`: x in the order of products of few rows, where it is there already."""
         from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_packing
 
         self.few_rows, self.many_rows = gluon_decode.few_rows, gluon_prefill.many_rows
         self.combine_rows, self.expand_scales = triton_experts.combine, triton_packing.expand_scales
         self.chosen, self.gate_up, self.down, self.limit = chosen, gate_up, down, float(limit)
+        self.arranged = arranged
         self.rows, self.top = chosen.shape
         self.pairs = chosen.numel()
         self.width, self.inner = gate_up.shape[2], down.shape[2]
-        self.form = tuned_form(gate_up, down, self.rows, self.top) or form_of(
-            self.rows, self.pairs, gate_up.shape[0], min(self.width, self.inner)
-        )
-        self.sorted = isinstance(self.form, Many) or self.form.lists or self.pairs > MOST_UNSORTED
+        self.form = _form(gate_up, down, self.rows, self.top)
+        self.sorted = needs_lists(self.form, self.pairs)
         self.overlap = self.rows <= _OVERLAP_UP_TO
         self.options = {"launch_pdl": True} if self.overlap else {}
 
@@ -173,8 +208,10 @@ class Run:
         self.groups: Groups | NoGroups
         if self.sorted:
             self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
+            self.dealt = min(self.groups.blocks, dealt_to(self.form, experts))
         else:
-            self.groups = NoGroups(x, self.chosen)
+            self.groups = NoGroups(x, self.chosen, overlap=self.overlap, arranged=self.arranged)
+            self.dealt = self.groups.blocks
 
     def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
         self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
@@ -204,13 +241,13 @@ class Run:
             "DEPTH": min(self.form.depth, k // TILE),
         }
         codes = weight.codes.view(torch.int32)
-        rest = (weight.global_scales, *self.groups.lists, out, self.limit)
+        rest = (weight.global_scales, *self.groups.lists, self.groups.blocks, out, self.limit)
         if isinstance(self.form, Few):
-            grid = (n // (32 * self.form.quarters), self.groups.blocks)
+            grid = (n // (32 * self.form.quarters), self.dealt)
             operands = (x.view(torch.int32), codes, *_scales_of(weight), *rest)
             self.few_rows[grid](*operands, **common, **self._few_options(weight), num_warps=4)
         else:
-            grid = (n // (64 * self.form.quarters), self.groups.blocks)
+            grid = (n // (64 * self.form.quarters), self.dealt)
             operands = (*_descriptors(x), codes, self._plain_scales(weight), *rest)
             options: dict[str, Any] = {"WIDTHS": (*self.form.narrower, self.form.pairs)}
             if self.form.registers:
@@ -222,8 +259,10 @@ class Run:
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
         options |= {"NT": form.pairs, "SORTED": self.sorted}
-        options |= {"RESIDENT": not isinstance(weight.scales, Tensor)} | self.options
-        return options | ({"maxnreg": form.registers} if form.registers else {})
+        resident = not isinstance(weight.scales, Tensor)
+        options |= {"RESIDENT": resident} | self.options
+        most = form.registers or (_RESIDENT_REGISTERS if resident and form.quarters == 4 else None)
+        return options | ({"maxnreg": most} if most else {})
 
     def _plain_scales(self, weight: PackedExperts) -> Tensor:
         """Scales in tiles, as words: written out for this step where they are compressed."""

@@ -1,4 +1,5 @@
 # mypy: ignore-errors
+# ruff: noqa: RUF005 (Triton knows no other way to write these)
 """Routed experts from the stored stack: rows grouped by expert on the device, two products, a weighted sum.
 
 A *pair* is one of a row's choices, number row * top + choice. Pairs are sorted by expert and cut into
@@ -177,21 +178,32 @@ def combine(
     OVERLAP: tl.constexpr,
 ):
     """out [rows, D] = the sum over a row's choices of weight * part, in order, zero for rows without choices,
-    and `plus` [rows, D] at last where PLUS. OVERLAP: launched before the kernel before it has ended.
+    and `plus` [rows, D] at last where PLUS. OVERLAP: launched before the kernel before it has ended, which
+    made `parts`; all else is older.
     """
+    row = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    added = tl.zeros([SIZE], tl.float32)
+    if PLUS:
+        added = tl.load(plus + row * D + d, mask=d < D, other=0)
+    chosen = ()
+    factors = ()
+    for choice in tl.static_range(TOP):
+        chosen = chosen + (tl.load(experts + row * TOP + choice),)
+        factors = factors + (tl.load(weights + row * TOP + choice),)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    d = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    # Parts of pairs without an expert are anything; they are read all the same, so that no load waits.
+    read = ()
+    for choice in tl.static_range(TOP):
+        read = read + (tl.load(parts + (row * TOP + choice) * D + d, mask=d < D, other=0),)
     total = tl.zeros([SIZE], tl.float32)
     for choice in tl.static_range(TOP):
-        pair = row * TOP + choice
-        real = tl.load(experts + pair) >= 0
-        part = tl.load(parts + pair * D + d, mask=real & (d < D), other=0)
-        total += tl.where(real, tl.load(weights + pair), 0.0) * part
+        real = chosen[choice] >= 0
+        total += tl.where(real, factors[choice], 0.0) * tl.where(real, read[choice], 0.0)
     if PLUS:
-        total += tl.load(plus + row * D + d, mask=d < D, other=0)
+        total += added
     tl.store(out + row * D + d, total, mask=d < D)
 
 

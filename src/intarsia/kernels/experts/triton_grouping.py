@@ -9,92 +9,38 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-NOBODY = tl.constexpr(1 << 20)
-"""Sorts behind every expert."""
-X_SCALE = tl.constexpr(18446744073709551616.0)
+from intarsia.kernels.experts.triton_order import arrange_row, ordered_by_words
 
 
 @triton.jit
-def ordered(values, BLOCKS: tl.constexpr):
-    """Columns of x [128 BLOCKS] as the products of few rows read them, times 2^64; see gluon_tiles."""
-    values = (values.to(tl.float32) * X_SCALE).to(tl.bfloat16)
-    values = values.reshape(BLOCKS, 4, 4, 2, 4)  # lane, word, h, i
-    return values.permute(0, 2, 1, 4, 3).reshape(128 * BLOCKS)
-
-
-@triton.jit
-def arrange_row(x, out, row, K: tl.constexpr, PIECE: tl.constexpr):
-    """Row of out from the row of x, PIECE columns at a time."""
-    column = row.to(tl.int64) * K + tl.arange(0, PIECE)
-    for piece in tl.static_range(K // PIECE):
-        values = tl.load(x + piece * PIECE + column)
-        tl.store(out + piece * PIECE + column, ordered(values, PIECE // 128))
-
-
-@triton.jit(do_not_specialize=["pairs"])
-def group_few(
-    experts,
-    order,
-    block_expert,
-    block_start,
-    block_count,
-    x,
-    arranged,
-    pairs,
-    K: tl.constexpr,
-    PIECE: tl.constexpr,
-    NT: tl.constexpr,
-    PLACES: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
-    """Program 0: order and blocks of up to PLACES pairs, `pairs` blocks of which the last may be empty.
-    Program 1 + r: row r of x as the products of few rows read it.
-    """
-    CHUNK: tl.constexpr = 32 if PLACES > 32 else PLACES
+def arrange_rows(x, arranged, K: tl.constexpr, PIECE: tl.constexpr, OVERLAP: tl.constexpr):
+    """Program r: row r of x as the products of few rows read it."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    row = tl.program_id(0) - 1
-    if row >= 0:
-        arrange_row(x, arranged, row, K, PIECE)
-    else:
-        place = tl.arange(0, PLACES)
-        own = tl.load(experts + place, mask=place < pairs, other=-1)
-        own = tl.where(own < 0, NOBODY, own) * PLACES
-        tl.store(block_count + place, tl.zeros([PLACES], tl.int32), mask=place < pairs)
-        rank = tl.zeros([PLACES], tl.int32)
-        count = tl.zeros([PLACES], tl.int32)
-        start = tl.zeros([PLACES], tl.int32)
-        for at in tl.static_range(0, PLACES, CHUNK):  # unrolled, so that all loads come first
-            other_place = at + tl.arange(0, CHUNK)
-            other = tl.load(experts + other_place, mask=other_place < pairs, other=-1)
-            # Sorted by expert, then by place. A thread has a place of its own and goes over the others, so
-            # nothing is added across threads.
-            other = (tl.where(other < 0, NOBODY, other) * PLACES + other_place)[:, None]
-            start += tl.sum((other < own[None, :]).to(tl.int32), 0)
-            rank += tl.sum((other < (own + place)[None, :]).to(tl.int32), 0)
-            count += tl.sum((other < (own + PLACES)[None, :]).to(tl.int32), 0)
-        rank -= start
-        count -= start
-        own = own // PLACES
-        real = own < NOBODY
-        tl.store(order + start + rank, place, mask=real)
-        first = real & (rank % NT == 0)
-        block = tl.cumsum(first.to(tl.int32), 0) - 1
-        tl.debug_barrier()  # the counts of zero come before these
-        tl.store(block_expert + block, own, mask=first)
-        tl.store(block_start + block, start + rank, mask=first)
-        tl.store(block_count + block, tl.minimum(count - rank, NT), mask=first)
+    arrange_row(x, arranged, tl.program_id(0), K, PIECE)
+
+
+@triton.jit
+def blocks_of(block_expert, block_start, block_count, expert, start, own, first, past, NT: tl.constexpr):
+    """An expert's pairs start .. start + own as blocks first .. past, those that it does not need empty."""
+    block = first
+    done = 0
+    while block < past:
+        tl.store(block_expert + block, expert)
+        tl.store(block_start + block, start + done)
+        tl.store(block_count + block, tl.maximum(tl.minimum(own - done, NT), 0))
+        block += 1
+        done += NT
 
 
 @triton.jit(do_not_specialize=["pairs", "blocks"])
-def group_many(
+def group_some(
     experts,
     order,
     block_expert,
     block_start,
     block_count,
-    total,
     x,
     arranged,
     pairs,
@@ -102,6 +48,7 @@ def group_many(
     K: tl.constexpr,
     PIECE: tl.constexpr,
     EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
     NT: tl.constexpr,
     CHUNK: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -109,9 +56,8 @@ def group_many(
     """Program e < EXPERTS: the pairs and blocks of expert e. Program EXPERTS + r: row r of x as the products
     of few rows read it.
 
-    An expert with pairs start .. start + own has the blocks from e + start // NT up to the next expert's
-    first: enough for it and nobody else's, so no program needs to know the blocks of others. Spare ones count
-    nothing; `blocks` is EXPERTS + pairs // NT. `total`: how many pairs there are.
+    Blocks lie together in the order of experts, and the rest of `blocks` counts nothing. BINS: a power of two
+    above the number of experts; the last bin takes pairs of none.
     """
     if OVERLAP:
         gdc_wait()
@@ -120,39 +66,33 @@ def group_many(
     if expert >= EXPERTS:
         arrange_row(x, arranged, expert - EXPERTS, K, PIECE)
     else:
-        below = tl.zeros([CHUNK], tl.int32)
-        equal = tl.zeros([CHUNK], tl.int32)
+        bins = tl.arange(0, BINS)
+        all_of = tl.zeros([BINS], tl.int32)
         at = 0
         while at < pairs:
             place = at + tl.arange(0, CHUNK)
             other = tl.load(experts + place, mask=place < pairs, other=-1)
-            below += ((other >= 0) & (other < expert)).to(tl.int32)
-            equal += (other == expert).to(tl.int32)
+            all_of += tl.histogram(tl.where(other < 0, BINS - 1, other), BINS)
             at += CHUNK
-        start = tl.sum(below, 0)
-        own = tl.sum(equal, 0)
-        target = start
+        # Pairs and blocks before this expert's in one sum, and its own pairs in another.
+        both = all_of.to(tl.int64) | ((all_of + NT - 1) // NT).to(tl.int64) << 32
+        both = tl.sum(tl.where(bins < expert, both, 0), 0)
+        start = both.to(tl.int32)
+        first = (both >> 32).to(tl.int32)
+        own = tl.sum(tl.where(bins == expert, all_of, 0), 0)
+        past = first + (own + NT - 1) // NT
+        if expert == EXPERTS - 1:
+            past = blocks
+        blocks_of(block_expert, block_start, block_count, expert, start, own, first, past, NT)
         at = 0
         if own == 0:
             at = pairs
         while at < pairs:
             place = at + tl.arange(0, CHUNK)
             mine = (tl.load(experts + place, mask=place < pairs, other=-1) == expert).to(tl.int32)
-            tl.store(order + target + tl.cumsum(mine, 0) - 1, place, mask=mine > 0)
-            target += tl.sum(mine, 0)
+            tl.store(order + start + tl.cumsum(mine, 0) - 1, place, mask=mine > 0)
+            start += tl.sum(mine, 0)
             at += CHUNK
-        block = expert + start // NT
-        past = expert + 1 + (start + own) // NT
-        if expert == EXPERTS - 1:
-            past = blocks
-            tl.store(total, start + own)
-        done = 0
-        while block < past:
-            tl.store(block_expert + block, expert)
-            tl.store(block_start + block, start + done)
-            tl.store(block_count + block, tl.maximum(tl.minimum(own - done, NT), 0))
-            block += 1
-            done += NT
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -171,11 +111,11 @@ def count_pairs(experts, counts, pairs, BINS: tl.constexpr, CHUNK: tl.constexpr)
 def place_pairs(
     experts,
     counts,
+    places,
     order,
     block_expert,
     block_start,
     block_count,
-    total,
     pairs,
     blocks,
     chunks,
@@ -184,35 +124,34 @@ def place_pairs(
     NT: tl.constexpr,
     CHUNK: tl.constexpr,
     PIECE: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):
-    """Program p: the places of chunk p's pairs, and the blocks of expert p, as `group_many` makes them."""
+    """Program p: the places of chunk p's pairs, and the blocks of expert p, as `group_some` makes them.
+
+    places [pairs]: where each pair stands in `order`, -1 for those of no expert. AT_ONCE: chunks whose counts
+    are read together.
+    """
     program = tl.program_id(0)
     bins = tl.arange(0, BINS)
     before = tl.zeros([BINS], tl.int32)
     all_of = tl.zeros([BINS], tl.int32)
-    chunk = 0
-    while chunk < chunks:
-        tally = tl.load(counts + chunk * BINS + bins)
-        before += tl.where(chunk < program, tally, 0)
-        all_of += tally
-        chunk += 1
+    at = 0
+    while at < chunks:
+        chunk = (at + tl.arange(0, AT_ONCE))[:, None]
+        tally = tl.load(counts + chunk * BINS + bins[None, :], mask=chunk < chunks, other=0)
+        before += tl.sum(tl.where(chunk < program, tally, 0), 0)
+        all_of += tl.sum(tally, 0)
+        at += AT_ONCE
     all_of = tl.where(bins < EXPERTS, all_of, 0)
     starts = tl.cumsum(all_of, 0) - all_of
     if program < EXPERTS:
-        start = tl.sum(tl.where(bins == program, starts, 0), 0)
+        start = tl.sum(tl.where(bins < program, all_of, 0), 0)
         own = tl.sum(tl.where(bins == program, all_of, 0), 0)
-        block = program + start // NT
-        past = program + 1 + (start + own) // NT
+        first = tl.sum(tl.where(bins < program, (all_of + NT - 1) // NT, 0), 0)
+        past = first + (own + NT - 1) // NT
         if program == EXPERTS - 1:
             past = blocks
-            tl.store(total, start + own)
-        done = 0
-        while block < past:
-            tl.store(block_expert + block, program)
-            tl.store(block_start + block, start + done)
-            tl.store(block_count + block, tl.maximum(tl.minimum(own - done, NT), 0))
-            block += 1
-            done += NT
+        blocks_of(block_expert, block_start, block_count, program, start, own, first, past, NT)
     if program < chunks:
         place = program * CHUNK + tl.arange(0, CHUNK)
         mine = tl.load(experts + place, mask=place < pairs, other=-1)
@@ -222,5 +161,22 @@ def place_pairs(
             other = tl.load(experts + other_place, mask=other_place < pairs, other=-1)
             earlier = (other[None, :] == mine[:, None]) & (other_place[None, :] < place[:, None])
             rank += tl.sum(earlier.to(tl.int32), 1)
-        first = tl.gather(starts + before, tl.maximum(mine, 0), 0)
-        tl.store(order + first + rank, place, mask=mine >= 0)
+        target = tl.gather(starts + before, tl.maximum(mine, 0), 0) + rank
+        tl.store(order + target, place, mask=mine >= 0)
+        tl.store(places + place, tl.where(mine >= 0, target, -1), mask=place < pairs)
+
+
+@triton.jit
+def spread_row(x, places, arranged, TOP: tl.constexpr, K: tl.constexpr, PIECE: tl.constexpr):
+    """Program r: row r of x into the rows of arranged [pairs, K] at its pairs' places, as the products of
+    many rows read it: read once and written TOP times.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, PIECE)
+    for piece in tl.static_range(K // PIECE):
+        values = tl.load(x + row * K + piece * PIECE + column)
+        values = ordered_by_words(values, PIECE // 128)
+        for choice in tl.static_range(TOP):
+            place = tl.load(places + row * TOP + choice).to(tl.int64)
+            target = arranged + place * K + piece * PIECE + column
+            tl.store(target, values, mask=(column >= 0) & (place >= 0))

@@ -45,7 +45,16 @@ def ranges_of(width: int) -> int:
     return next(count for count in (_RANGES, 4, 2, 1) if count == 1 or width % (count * _SHORTEST_RANGE) == 0)
 
 
-def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, scaling: float) -> Routing:
+def launch(
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor,
+    rows: Rows,
+    *,
+    top: int,
+    scaling: float,
+    arrange: bool = False,
+) -> Routing:
     """The `top` experts by sigmoid(x W^T) + bias, ties to the lowest number, and their weights.
 
     Scores are sums of exact products in float32. Padding rows get experts of -1 and weights of zero. The host
@@ -56,6 +65,7 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
     matrix = (weight["weight"] if isinstance(weight, Stored) else weight).contiguous()
     (experts, width), count = matrix.shape, x.shape[0]
     x = x.contiguous()
+    bias = bias.float()  # before the scores: `choose` reads it before it waits for them
     ranges = ranges_of(width)
     full = wide(x.dtype, matrix.dtype)
     shapes = _WIDE_SHAPES if full else _SHAPES
@@ -66,12 +76,15 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
     chosen = torch.empty(count, top, dtype=torch.int32, device=x.device)
     weights = torch.empty(count, top, dtype=torch.float32, device=x.device)
     early = count <= _EARLY_ROWS and not full and width // ranges in _EARLY_COLUMNS
+    arranged = torch.empty_like(x) if early and arrange else None
     with on_device_of(x):
         if early:
-            kernels.score_few[(-(-experts // _EARLY_EXPERTS), ranges)](
+            programs = -(-experts // _EARLY_EXPERTS) + (0 if arranged is None else count)
+            kernels.score_few[(programs, ranges)](
                 x,
                 matrix,
                 parts,
+                x if arranged is None else arranged,
                 count,
                 EXPERTS=experts,
                 K=width,
@@ -102,7 +115,7 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
             )
         kernels.choose[(count,)](
             parts,
-            bias.float(),
+            bias,
             rows.streams,
             chosen,
             weights,
@@ -118,4 +131,4 @@ def launch(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, sca
             num_warps=_CHOICE_WARPS,
             **options,
         )
-    return Routing(chosen, weights)
+    return Routing(chosen, weights, arranged)

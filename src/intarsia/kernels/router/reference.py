@@ -16,10 +16,14 @@ WEIGHT_EPS = 1e-20
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """experts int32 [R, k], -1 for padding rows; weights float32 [R, k]."""
+    """experts int32 [R, k], -1 for padding rows; weights float32 [R, k].
+
+    `arranged` [R, D]: the rows in the order of the experts' products of few rows, where they were made.
+    """
 
     experts: Tensor
     weights: Tensor
+    arranged: Tensor | None = None
 
 
 def route(x: Tensor, weight: Weight, bias: Tensor, rows: Rows, *, top: int, scaling: float) -> Routing:

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from intarsia.kernels.experts.triton_order import ordered
+
 
 @triton.jit
 def order_of(value):
@@ -65,6 +67,7 @@ def score_few(
     x,
     weight,
     parts,
+    arranged,
     rows,
     EXPERTS: tl.constexpr,
     K: tl.constexpr,
@@ -75,19 +78,30 @@ def score_few(
 ):
     """`score` of up to NT rows and bfloat16 weights: all of a program's weights are on their way before it
     waits for x.
+
+    Programs beyond those of the experts, one for each row: their range of the row's columns into `arranged`,
+    as the experts' products of few rows read them.
     """
     expert = tl.program_id(0) * BE + tl.arange(0, BE)
     row = tl.arange(0, NT)
     COLUMNS: tl.constexpr = K // RANGES
+    PROGRAMS: tl.constexpr = (EXPERTS + BE - 1) // BE
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    w = tl.load(weight + tl.minimum(expert, EXPERTS - 1)[:, None] * K + column[None, :])
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
-    rows_of_x = tl.load(x + tl.minimum(row, rows - 1)[:, None] * K + column[None, :])
-    total = tl.dot(w, tl.trans(rows_of_x))
-    at = parts + (tl.program_id(1) * rows + row)[None, :] * EXPERTS + expert[:, None]
-    tl.store(at, total, mask=(row < rows)[None, :] & (expert < EXPERTS)[:, None])
+    if tl.program_id(0) < PROGRAMS:
+        w = tl.load(weight + tl.minimum(expert, EXPERTS - 1)[:, None] * K + column[None, :])
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
+        rows_of_x = tl.load(x + tl.minimum(row, rows - 1)[:, None] * K + column[None, :])
+        total = tl.dot(w, tl.trans(rows_of_x))
+        at = parts + (tl.program_id(1) * rows + row)[None, :] * EXPERTS + expert[:, None]
+        tl.store(at, total, mask=(row < rows)[None, :] & (expert < EXPERTS)[:, None])
+    else:
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
+        begin = (tl.program_id(0) - PROGRAMS) * K
+        tl.store(arranged + begin + column, ordered(tl.load(x + begin + column), COLUMNS // 128))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -111,16 +125,19 @@ def choose(
     weights; -1 and zeros where the row belongs to no stream. PLACES and SLOTS: powers of two that hold
     EXPERTS and TOP.
     """
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     row = tl.program_id(0)
     place = tl.arange(0, PLACES)
     real = place < EXPERTS
+    # Older than the kernel before, and most often in no cache.
+    added = tl.load(bias + place, mask=real, other=0)
+    some = tl.load(streams + row) >= 0
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     score = tl.zeros([PLACES], tl.float32)
     for part in tl.static_range(RANGES):
         score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + place, mask=real, other=0)
-    biased = 1 / (1 + tl.exp(-score)) + tl.load(bias + place, mask=real, other=0)
+    biased = 1 / (1 + tl.exp(-score)) + added
     LOWEST: tl.constexpr = -(1 << 31)
     key = tl.where(real, order_of(biased), LOWEST)
     slot = tl.arange(0, SLOTS)
@@ -136,7 +153,6 @@ def choose(
         score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + chosen)
     values = tl.where(slot < TOP, 1 / (1 + tl.exp(-score)), 0.0)
     values = values / (tl.sum(values, 0) + eps) * scaling
-    some = tl.load(streams + row) >= 0
     at = row * TOP + slot
     tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < TOP)
     tl.store(weights + at, tl.where(some, values, 0.0), mask=slot < TOP)

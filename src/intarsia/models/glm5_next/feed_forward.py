@@ -5,7 +5,7 @@ from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.aside import aside, join
-from intarsia.kernels.experts import routed_experts
+from intarsia.kernels.experts import routed_experts, takes_arranged
 from intarsia.kernels.linear import linear, linear_swiglu
 from intarsia.kernels.router import route
 from intarsia.kernels.rows import Rows
@@ -22,7 +22,14 @@ def feed_forward(x: Tensor, w: MlpWeights | MoeWeights, config: Glm5NextConfig, 
     with aside(x):
         inner = linear_swiglu(x, w.shared.gate_up, config.swiglu_limit, used=used)
         shared = linear(inner, w.shared.down, out_dtype=torch.float32, used=used)
+    top, experts = config.num_experts_per_tok, (w.experts.gate_up, w.experts.down)
     routing = route(
-        x, w.router, w.bias, rows, top=config.num_experts_per_tok, scaling=config.routed_scaling_factor
+        x,
+        w.router,
+        w.bias,
+        rows,
+        top=top,
+        scaling=config.routed_scaling_factor,
+        arrange=takes_arranged(x, *experts, top),
     )
-    return routed_experts(x, routing, w.experts.gate_up, w.experts.down, config.swiglu_limit, plus=shared)
+    return routed_experts(x, routing, *experts, config.swiglu_limit, plus=shared)
