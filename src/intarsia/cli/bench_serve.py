@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import tyro
 
 from intarsia.cli.output import emit_json, note, read_key
-from intarsia.evidence.load.profiles import LoadSettings
+from intarsia.evidence.traffic.profiles import TrafficSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchServe(LoadSettings):
+class BenchServe(TrafficSettings):
     """Measure a running server: time to the first token, time between tokens, throughput, cached share.
 
     `intarsia bench serve --url http://127.0.0.1:8000 --profile agent` talks to any OpenAI-compatible server.
@@ -25,10 +25,10 @@ class BenchServe(LoadSettings):
     """Print one JSON document instead of lines."""
 
     def run(self) -> int:
-        from intarsia.evidence.load.client import Server
-        from intarsia.evidence.load.run import run_load
+        from intarsia.evidence.traffic.client import Server
+        from intarsia.evidence.traffic.run import run_traffic
 
-        told = run_load(Server.of(self.url, read_key(self.api_key_file)), self, _tell)
+        told = run_traffic(Server.of(self.url, read_key(self.api_key_file)), self, _tell)
         if self.json:
             emit_json(told)
         else:

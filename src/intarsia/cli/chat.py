@@ -60,7 +60,7 @@ class Chat(ReplyOptions):
     def _remote(self, url: str) -> Answer:
         """The replies of a server's model; what belongs to loading one is refused, not ignored."""
         from intarsia.cli.chat_remote import RemoteReplies
-        from intarsia.evidence.load.client import Server
+        from intarsia.evidence.traffic.client import Server
 
         for field in fields(EngineSettings):
             if getattr(self, field.name) != field.default:

@@ -6,7 +6,7 @@ from typing import Any
 
 from intarsia.cli.chat import Message, show
 from intarsia.cli.output import colours, note, write
-from intarsia.evidence.load.client import Server, ServerError
+from intarsia.evidence.traffic.client import Server, ServerError
 
 
 class RemoteReplies:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from intarsia.evidence.load.client import Server, ServerError
-from intarsia.evidence.load.profiles import PROFILES, Conversation, LoadSettings
+from intarsia.evidence.traffic.client import Server, ServerError
+from intarsia.evidence.traffic.profiles import PROFILES, Conversation, TrafficSettings
 
 Tell = Callable[[int, int], None]
 """(conversations done, conversations in all)."""
@@ -32,7 +32,9 @@ class Sample:
     status: int = 200
 
 
-def run_load(server: Server, settings: LoadSettings, tell: Tell = lambda done, total: None) -> dict[str, Any]:
+def run_traffic(
+    server: Server, settings: TrafficSettings, tell: Tell = lambda done, total: None
+) -> dict[str, Any]:
     """Run all conversations and return the report.
 
     Raises ServerError when the server cannot be asked at all.
@@ -40,7 +42,7 @@ def run_load(server: Server, settings: LoadSettings, tell: Tell = lambda done, t
     return asyncio.run(_run(server, settings, tell))
 
 
-async def _run(server: Server, settings: LoadSettings, tell: Tell) -> dict[str, Any]:
+async def _run(server: Server, settings: TrafficSettings, tell: Tell) -> dict[str, Any]:
     models = await server.get("/v1/models")
     model = settings.model or models["data"][0]["id"]
     samples: list[Sample] = []
@@ -59,7 +61,7 @@ async def _run(server: Server, settings: LoadSettings, tell: Tell) -> dict[str, 
     return report(samples, time.monotonic() - begun, settings, model)
 
 
-async def _converse(server: Server, settings: LoadSettings, number: int, model: str) -> Any:
+async def _converse(server: Server, settings: TrafficSettings, number: int, model: str) -> Any:
     """One conversation to its end, or to the first request that fails."""
     conversation = Conversation(settings, number)
     for body in conversation.bodies():
@@ -106,7 +108,9 @@ def _take_usage(sample: Sample, usage: dict[str, Any] | None) -> None:
     sample.accepted = sum(completion.get("accepted_tokens") or ())
 
 
-def report(samples: Sequence[Sample], seconds: float, settings: LoadSettings, model: str) -> dict[str, Any]:
+def report(
+    samples: Sequence[Sample], seconds: float, settings: TrafficSettings, model: str
+) -> dict[str, Any]:
     """The figures of a run. Times are seconds; a share is None when there is nothing to share."""
     good = [sample for sample in samples if not sample.error]
     first = [sample.first - sample.begun for sample in good if sample.first is not None]

@@ -43,7 +43,7 @@ PROFILES: dict[ProfileName, Profile] = {
 
 
 @dataclass(frozen=True)
-class LoadSettings:
+class TrafficSettings:
     """How much load, of which kind."""
 
     profile: ProfileName = "chat"
@@ -71,7 +71,7 @@ class LoadSettings:
 class Conversation:
     """One client's messages as they grow."""
 
-    settings: LoadSettings
+    settings: TrafficSettings
     number: int
     messages: list[Message] = field(default_factory=list)
 

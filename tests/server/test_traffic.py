@@ -7,16 +7,16 @@ import pytest
 
 from intarsia.cli.main import main
 from intarsia.core.errors import UsageError
-from intarsia.evidence.load.client import Server, ServerError
-from intarsia.evidence.load.profiles import PROFILES, Conversation, LoadSettings
-from intarsia.evidence.load.run import Sample, measure, report, run_load, spread
+from intarsia.evidence.traffic.client import Server, ServerError
+from intarsia.evidence.traffic.profiles import PROFILES, Conversation, TrafficSettings
+from intarsia.evidence.traffic.run import Sample, measure, report, run_traffic, spread
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_profile_runs(server, profile):
-    settings = LoadSettings(profile=profile, clients=2, conversations=3, scale=0.1, tokens=20)
+    settings = TrafficSettings(profile=profile, clients=2, conversations=3, scale=0.1, tokens=20)
     seen = []
-    told = run_load(Server.of(server.url), settings, lambda *place: seen.append(place))
+    told = run_traffic(Server.of(server.url), settings, lambda *place: seen.append(place))
     assert told["requests"] == 3 * PROFILES[profile].turns
     assert (told["failed"], told["errors"]) == (0, {})
     assert told["requests"] < told["completion_tokens"] <= 20 * told["requests"]
@@ -28,7 +28,7 @@ def test_every_profile_runs(server, profile):
 
 def test_runs_ask_the_same():
     def bodies(number):
-        conversation = Conversation(LoadSettings(profile="agent"), number)
+        conversation = Conversation(TrafficSettings(profile="agent"), number)
         asked = []
         for body in conversation.bodies():
             asked.append(json.dumps(body))
@@ -42,8 +42,8 @@ def test_runs_ask_the_same():
 
 
 def test_failures_are_counted_not_raised(server):
-    settings = LoadSettings(profile="long", clients=1, conversations=1, scale=10)
-    told = run_load(Server.of(server.url), settings)
+    settings = TrafficSettings(profile="long", clients=1, conversations=1, scale=10)
+    told = run_traffic(Server.of(server.url), settings)
     assert (told["requests"], told["failed"]) == (1, 1)
     assert next(iter(told["errors"])).startswith("status 400")
     body = {"messages": [{"role": "user", "content": '{"say": "a b", "fail": 3}'}], "stream": True}
@@ -53,7 +53,7 @@ def test_failures_are_counted_not_raised(server):
 
 def test_a_server_that_is_not_there_is_told():
     with pytest.raises(ServerError):
-        run_load(Server.of("http://127.0.0.1:9"), LoadSettings())
+        run_traffic(Server.of("http://127.0.0.1:9"), TrafficSettings())
     for url in ("https://127.0.0.1", "127.0.0.1:8000", "http://"):
         with pytest.raises(UsageError):
             Server.of(url)
@@ -66,7 +66,7 @@ def test_figures_of_known_samples():
         ),
         Sample(0.0, error="x", status=429),
     ]
-    told = report(samples, 2.0, LoadSettings(), "m")
+    told = report(samples, 2.0, TrafficSettings(), "m")
     assert told["tokens_per_second"] == 2.5
     assert told["time_to_first_token"]["max"] == 1.0
     assert told["time_per_token"]["p50"] == 0.5

@@ -1,1 +1,0 @@
-"""Load on an OpenAI-compatible server: who asks for what, and how long it takes."""

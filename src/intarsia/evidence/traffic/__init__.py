@@ -1,0 +1,1 @@
+"""Traffic on an OpenAI-compatible server: who asks for what, and how long it takes."""
