@@ -118,6 +118,12 @@ def associative_scan(x, axis, combine):
     return torch.stack(rows, axis).as_subclass(Value)
 
 
+def where(condition, a, b):
+    if isinstance(a, Pointer):
+        return a if condition else b
+    return torch.where(value(condition), value(a) if not isinstance(a, float) else a, b)
+
+
 def inline_asm_elementwise(asm, constraints, arguments, dtype, **_):
     if asm.startswith("ex2"):
         return torch.exp2(arguments[0])
@@ -222,13 +228,12 @@ def language() -> types.ModuleType:
     gl.full = lambda shape, fill, dtype, layout=None: (
         torch.zeros(shape, dtype=dtype).as_subclass(Value) + value(fill).to(dtype)
     ).to(dtype)
-    gl.where = lambda condition, a, b: torch.where(
-        value(condition), value(a) if not isinstance(a, float) else a, b
-    )
+    gl.where = where
     gl.sum = lambda x, axis: x.sum(axis)
     gl.minimum = lambda a, b: torch.minimum(value(a), value(b))
     gl.maximum = lambda a, b: torch.maximum(value(a), value(b))
     gl.exp, gl.exp2, gl.rsqrt = torch.exp, torch.exp2, torch.rsqrt
+    gl.fma = lambda a, b, c: a * b + c
     gl.permute = lambda x, order: x.permute(tuple(order))
     gl.join = lambda a, b: torch.stack([a, b], -1)
     gl.reshape = lambda x, shape: x.reshape(shape)

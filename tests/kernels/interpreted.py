@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.experts import launch as experts
 from intarsia.kernels.experts import reference as experts_reference
 from intarsia.kernels.hyper_connection import launch
-from intarsia.kernels.kda import prompt, recurrent
+from intarsia.kernels.kda import low_rank, prompt, recurrent
 from intarsia.kernels.kda.step import reference_step
 from intarsia.kernels.linear import launch as linear
 from intarsia.kernels.router import Routing
@@ -103,6 +104,43 @@ def kda_prompt_case(dtype: torch.dtype) -> float:
 def gluon_step_case() -> float:
     pieces = [Piece(1, 1, [0] * 2, True), Piece(0, 70, [0], True)]
     return kda_case(torch.bfloat16, pieces, 128, partial(recurrent.launch, "gluon"))
+
+
+def gluon_streams_case() -> float:
+    """Seven streams of a row each and two empty segments: as many programs as heads, and three times as many.
+
+    The bits of both kernels of the recurrent form are the same.
+    """
+    heads, count = 2, 7
+    plain = rows_for([Piece(s, 5 * s, [0], True) for s in (3, 0, 6, 1, 2, 5, 4)], count)
+    given, weights = kda.projected(16, heads, 128, torch.bfloat16), kda.parameters(heads, 128)
+    before = kda.cache(count, 1, heads, 128, torch.bfloat16)
+    starts = torch.tensor([0, 1, 1, 2, 3, 4, 5, 6, 7, 7], dtype=torch.int32)
+    rows = replace(plain, starts=starts, recurrent_segments=9)
+    first, expected = kda.to("cpu", before)[0], torch.full((16, heads * 128), torch.nan, dtype=torch.bfloat16)
+    recurrent.launch("gluon", given, weights, first, plain, expected)
+    for programs in (heads, 3 * heads):
+        (kept,) = kda.to("cpu", before)
+        out = torch.full_like(expected, torch.nan)
+        with patch.object(recurrent, "staying", lambda memory, segments, programs=programs: programs):
+            recurrent.launch("gluon", given, weights, kept, rows, out)
+        same = [torch.equal(out, expected), torch.equal(kept.window, first.window)]
+        if not all([*same, torch.equal(kept.memory, first.memory)]):
+            return torch.inf
+    return 0.0
+
+
+def gluon_gates_case() -> float:
+    """Three heads and rows that do not fill their tile, of which two are padding."""
+    rows, real, heads = 11, 9, 3
+    f, g = [randn(rows, 128, seed=seed).bfloat16() for seed in (1, 2)]
+    f_b, g_b = [(0.1 * randn(128 * heads, 128, seed=seed)).bfloat16() for seed in (3, 4)]
+    outs = [torch.full((rows, 128 * heads), torch.nan, dtype=torch.bfloat16) for _ in "fg"]
+    low_rank.launch(f, g, f_b, g_b, *outs, torch.tensor([real], dtype=torch.int32))
+    if any((out[real:] != 0).any() for out in outs):
+        return torch.inf
+    pairs = zip(outs, (f.float() @ f_b.float().T, g.float() @ g_b.float().T), strict=True)
+    return max(error(out[:real], expected[:real]) for out, expected in pairs)
 
 
 def gluon_prompt_case() -> float:
@@ -192,6 +230,8 @@ def cases() -> dict[str, Callable[[], float]]:
         found[f"kda step {label}"] = partial(kda_step_case, dtype)
     found["kda prompt float32"] = partial(kda_prompt_case, torch.float32)
     found["gluon step bfloat16"] = gluon_step_case
+    found["gluon gates bfloat16"] = gluon_gates_case
+    found["gluon streams exact"] = gluon_streams_case
     found["gluon prompt bfloat16"] = gluon_prompt_case
     found["gluon prompt prefixes exact"] = gluon_prefix_case
     for decay in kda.DECAYS:
@@ -202,7 +242,7 @@ def cases() -> dict[str, Callable[[], float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    names = ("step", "rows", "inverse", "solved", "terms", "carry")
+    names = ("delta", "step", "streams", "gates", "rows", "inverse", "solved", "terms", "carry")
     gluon_stand_in.load_kernels(*[f"intarsia.kernels.kda.gluon_{name}" for name in names])
     print(json.dumps({name: run() for name, run in cases().items()}))
 

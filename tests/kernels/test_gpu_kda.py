@@ -6,10 +6,20 @@ from itertools import pairwise
 import pytest
 import torch
 
-from intarsia.kernels.kda import Cache, attention_step, prompt, prompt_gluon, recurrent
+from intarsia.kernels.kda import (
+    Cache,
+    attention_step,
+    decay_and_gate,
+    low_rank,
+    prompt,
+    prompt_gluon,
+    recurrent,
+)
 from intarsia.kernels.kda.step import reference_step
+from intarsia.kernels.linear import linears_apart
 from intarsia.kernels.rows import Piece
 from tests.kernels.kda_cases import DECAYS, cache, exact, parameters, projected, rows_for, some, to
+from tests.kernels.steps import randn
 
 pytestmark = pytest.mark.gpu
 
@@ -129,6 +139,78 @@ def test_empty_segments_do_nothing(name, dtype, width, overlap):
     empty = replace(plain, starts=none, recurrent_segments=2, streams=torch.full_like(plain.streams, -1))
     assert (run_step(name, given, weights, other, empty) == 0).all()
     assert torch.equal(states(other).memory, states(kept).memory)
+
+
+@pytest.mark.parametrize(("streams", "programs"), [(1, 1), (3, 1), (9, 2), (9, 4), (9, 16), (40, 33)])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_programs_that_stay_have_the_bits_of_programs_for_each_head(monkeypatch, streams, programs, overlap):
+    """With empty segments between others and behind them, padding rows, and streams in another order."""
+    given, weights, kept = to(
+        "cuda",
+        projected(streams + 3, HEADS, 128, BFLOAT16),
+        parameters(HEADS, 128),
+        cache(streams + 1, 1, HEADS, 128, BFLOAT16),
+    )
+    (other,) = to("cuda", kept)
+    pieces = [Piece(stream, 3 * stream, [0], True) for stream in reversed(range(1, streams + 1))]
+    rows = rows_for(pieces, streams + 1, "cuda")
+    given = some(given, 0, streams)
+    expected = run_step("gluon", given, weights, kept, rows)
+    starts = [0, *range(streams + 1), streams, streams]
+    empty = replace(
+        rows,
+        starts=torch.tensor(starts, dtype=torch.int32, device="cuda"),
+        recurrent_segments=len(starts) - 1,
+    )
+    monkeypatch.setattr(recurrent, "staying", lambda memory, segments: programs * HEADS)
+    got = run_step("gluon", given, weights, other, empty, overlap=overlap)
+    assert torch.equal(got, expected)
+    assert torch.equal(other.memory, kept.memory)
+    assert torch.equal(other.window, kept.window)
+
+
+def gate_operands(rows, heads=HEADS):
+    """Rows [R, 128] twice, of tensors twice as wide, and both matrices."""
+    wide = [randn(rows, 256, seed=seed).to("cuda", BFLOAT16)[:, 64:192] for seed in (1, 2)]
+    return (*wide, *[randn(128 * heads, 128, seed=seed).to("cuda", BFLOAT16) for seed in (3, 4)])
+
+
+@pytest.mark.parametrize("rows", [*range(1, 18), 31, 32, 33, 48, 63, 64, 65, 200])
+def test_decay_and_gate_have_the_bits_of_single_products(rows):
+    f, g, f_b, g_b = gate_operands(rows)
+    expected = linears_apart((f, g), (f_b, g_b))
+    for got, whole, x, matrix in zip(
+        decay_and_gate(f, g, f_b, g_b), expected, (f, g), (f_b, g_b), strict=True
+    ):
+        assert torch.equal(got, whole)
+        assert relative(got, x.double() @ matrix.double().T) <= 4e-3
+    alone = decay_and_gate(f[-1:], g[-1:], f_b, g_b)
+    assert torch.equal(torch.cat(alone), torch.stack([part[-1] for part in expected]))
+
+
+@pytest.mark.parametrize(("rows", "real"), [(8, 0), (8, 5), (16, 9), (48, 33), (64, 1)])
+def test_padding_rows_reach_neither_decay_nor_gate(rows, real):
+    f, g, f_b, g_b = gate_operands(rows)
+    outs = [poisoned(rows, 128) for _ in "fg"]
+    expected = decay_and_gate(f[:real], g[:real], f_b, g_b) if real else outs
+    f[real:], g[real:] = torch.nan, torch.inf
+    used = torch.tensor([real], dtype=torch.int32, device="cuda")
+    low_rank.launch(f, g, f_b, g_b, *outs, used)
+    for got, whole in zip(outs, expected, strict=True):
+        assert torch.equal(got[:real], whole[:real])
+        assert (got[real:] == 0).all()
+
+
+def test_captured_gates_have_the_eager_bits():
+    f, g, f_b, g_b = gate_operands(8, heads=64)
+    expected = decay_and_gate(f, g, f_b, g_b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = decay_and_gate(f, g, f_b, g_b)
+    for out in captured:
+        out.fill_(torch.nan)
+    graph.replay()
+    assert all(torch.equal(got, whole) for got, whole in zip(captured, expected, strict=True))
 
 
 def pieces_of(lengths, begin=0):

@@ -3,6 +3,7 @@
 from intarsia.kernels.kda.arguments import Cache, Parameters, Projected
 from intarsia.kernels.kda.convolution import convolve
 from intarsia.kernels.kda.gates import log_decay, unit_heads
+from intarsia.kernels.kda.low_rank import decay_and_gate
 from intarsia.kernels.kda.output import gated_norm
 from intarsia.kernels.kda.scan import scan
 from intarsia.kernels.kda.step import attention_step
@@ -13,6 +14,7 @@ __all__ = [
     "Projected",
     "attention_step",
     "convolve",
+    "decay_and_gate",
     "gated_norm",
     "log_decay",
     "scan",

@@ -6,8 +6,8 @@ from torch import Tensor
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels.aside import aside, branches, join
 from intarsia.kernels.indexer import choose_tokens
-from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step
-from intarsia.kernels.linear import linear, linear_stack, linears, linears_apart
+from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step, decay_and_gate
+from intarsia.kernels.linear import linear, linear_stack, linears
 from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend, enter_rows, expand_values
 from intarsia.kernels.prefetch import prefetch
 from intarsia.kernels.rows import Rows
@@ -22,7 +22,7 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
     used = rows.starts[-1:]
     with aside(x):
         beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None), used=used)
-        decay, gate = linears_apart((f, g), (w.f_b, w.g_b), used=used)
+        decay, gate = decay_and_gate(f, g, w.f_b, w.g_b, used=used)
     raw = linear_stack(x, (w.q, w.k, w.v), used=used)
     parameters = Parameters(
         taps=w.conv,
