@@ -23,23 +23,28 @@ from intarsia.evidence.speed.steps.decode import time_decode
 from intarsia.evidence.speed.steps.prompts import time_prompt
 from intarsia.evidence.synthetic import geometry, network
 from intarsia.groups.join import Place, form, open_store
-from intarsia.groups.peer.meet import open_exchange
 
 CONTEXT = 2048
-DIVIDED = 1024
-"""Rows from which residual streams are divided, where they are."""
 
 
 @contextmanager
-def sums_by(group, name: str, small, wide):
-    """Sums of the group by what `name` says."""
-    group.peers = {"nccl": None, "wide": wide, "divided": wide}.get(name, small)
-    group.divide_from = DIVIDED if name == "divided" else None
+def sums_by(group, name: str):
+    """Sums of the group by what `name` says: as they are (peers, divided), by one kernel of their own
+    (apart), by NCCL, on all ranks (whole, nccl), or none."""
+    peers, divide_from = group.peers, group.divide_from
+    if name == "nccl":
+        group.peers = None
+    if name in ("nccl", "whole"):
+        group.divide_from = None
+    if name == "apart":
+        group.sum_where_read = lambda partial, rows=None: (group.sum_in_rank_order(partial, rows), None)
     if name == "none":
         group.begin_sum = lambda partial, rows=None: lambda: partial
+        group.sum_where_read = lambda partial, rows=None: (partial, None)
     yield
-    group.peers, group.divide_from = small, None
-    group.__dict__.pop("begin_sum", None)
+    group.peers, group.divide_from = peers, divide_from
+    for patched in ("begin_sum", "sum_where_read"):
+        group.__dict__.pop(patched, None)
 
 
 def work(rank: int, options: argparse.Namespace) -> None:
@@ -48,9 +53,6 @@ def work(rank: int, options: argparse.Namespace) -> None:
     place = Place(rank, options.ranks, "127.0.0.1", int(os.environ["RANKS_PORT"]), 60.0)
     store = open_store(place)
     group = form(place, store, device)
-    small = group.peers
-    prefixed = torch.distributed.PrefixStore("wide", store)
-    wide = open_exchange(prefixed, rank, options.ranks, device, timeout=60.0, wide=True)
     config = geometry(options.geometry, layers=options.layers)
     model = network(config, recipe=options.recipe, device=device, group=group)
     held = torch.cuda.memory_allocated(device)
@@ -62,8 +64,8 @@ def work(rank: int, options: argparse.Namespace) -> None:
 
     tell(weights_gb=round(held / 1e9, 2), bytes_a_second=rates[0], operations_a_second=rates[1])
     for streams in map(int, options.streams.split(",")):
-        for sums in ("peers", "nccl", "none"):
-            with sums_by(group, sums, small, wide):
+        for sums in options.sums.split(","):
+            with sums_by(group, sums):
                 done = time_decode(
                     model, streams=streams, context=CONTEXT, bytes_a_second=rates[0], empty_kernel=0.0,
                     broken_down=False,
@@ -78,10 +80,10 @@ def work(rank: int, options: argparse.Namespace) -> None:
                 eager=done.eager_because,
             )
     pieces = [int(rows) or None for rows in options.pieces.split(",")]
-    cases = [("nccl", piece_rows) for piece_rows in pieces] + [("wide", None), ("divided", None)]
+    cases = [("divided", None), ("whole", None)] + [("nccl", piece_rows) for piece_rows in pieces]
     for rows in map(int, options.step_rows.split(",")):
         for sums, group.piece_rows in cases:
-            with sums_by(group, sums, small, wide):
+            with sums_by(group, sums):
                 done = time_prompt(model, options.prompt, matrix_rate=rates[1], piece=rows, broken_down=False)
             tell(
                 prompt=options.prompt,
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--geometry", default="glm-5.3-flash")
     parser.add_argument("--recipe", default="fp4-local")
     parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--sums", default="peers,apart,nccl,none", help="of decode steps")
     parser.add_argument("--prompt", type=int, default=8192)
     parser.add_argument("--step-rows", default="4096,8192", help="rows of a prompt's step")
     parser.add_argument(

@@ -1,4 +1,5 @@
-"""One of two processes on two GPUs: sums over peer memory against NCCL's, eager and in a graph.
+"""One of two processes on two GPUs: sums over peer memory against NCCL's, eager and in a graph, in kernels of
+their own and in those that read them.
 
     python -m tests.groups.peers_rank RANK PORT
 
@@ -11,7 +12,7 @@ import torch
 
 from intarsia.groups.group import add_in_order
 from intarsia.groups.join import Place, form, open_store
-from intarsia.groups.peer.meet import open_exchange
+from intarsia.kernels import hyper_connection as hyper
 
 WIDTH = 4096
 
@@ -21,11 +22,7 @@ def main() -> int:
     rank, port = int(sys.argv[1]), int(sys.argv[2])
     device = torch.device("cuda", rank)
     place = Place(rank, 2, "127.0.0.1", port, 30.0)
-    store = open_store(place)
-    group = form(place, store, device)
-    if group.peers is not None:
-        prefixed = torch.distributed.PrefixStore("wide", store)
-        group.peers = open_exchange(prefixed, rank, 2, device, timeout=30.0, wide=True)
+    group = form(place, open_store(place), device)
     if group.peers is None:
         print("no exchange over peer memory")
         return 1
@@ -55,9 +52,38 @@ def main() -> int:
             expected = add_in_order(group.gather(expected))
         wrong += not torch.equal(total, expected)
         count += 1
+    more, of = sites(group, generator, device)
+    wrong, count = wrong + more, count + of
     group.check_equal("the end", count)
     print(f"{count - wrong} of {count} sums equal")
     return 1 if wrong else 0
+
+
+def sites(group, generator, device) -> tuple[int, int]:
+    """How many of so many sites that sum for themselves differ from sites that are given sums."""
+    shared = torch.Generator(device).manual_seed(7)
+
+    def numbers(*shape):
+        return torch.randn(shape, generator=shared, device=device)
+
+    fn = (numbers(24, 4 * WIDTH) / (4 * WIDTH) ** 0.5).bfloat16()
+    site = hyper.Site(fn, numbers(24), numbers(3), numbers(WIDTH))
+    rule = hyper.Rule(norm_eps=1e-5, eps=1e-6, iterations=20)
+    wrong, calls = 0, 100
+    for call in range(calls):
+        rows = (1, 64, 2, 33, 8, 16, 5)[call % 7]
+        partial = torch.randn(rows, WIDTH, generator=generator, device=device)
+        streams = numbers(rows, 4, WIDTH).bfloat16()
+        mix = hyper.HyperMix(numbers(rows, 4), numbers(rows, 4), torch.softmax(numbers(rows, 4, 4), -1))
+        if call % 11 == 3 * group.rank:
+            torch.cuda._sleep(200_000)
+        y, sums = group.sum_where_read(partial)
+        found = hyper.site(streams, hyper.Pending(y, mix, sums), site, rule)
+        summed = hyper.Pending(add_in_order(group.gather(partial)), mix)
+        expected = hyper.site(streams, summed, site, rule)
+        same = torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+        wrong += sums is None or not same
+    return wrong, calls
 
 
 if __name__ == "__main__":

@@ -30,4 +30,4 @@ def test_two_processes_sum_over_peer_memory_with_the_bits_of_nccl():
     for process in processes:
         out, told = process.communicate(timeout=120)
         assert process.returncode == 0, out + told[-3000:]
-        assert out.strip() == "500 of 500 sums equal"
+        assert out.strip() == "600 of 600 sums equal"

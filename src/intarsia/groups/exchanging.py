@@ -13,6 +13,7 @@ from intarsia.groups.agreement import Store
 from intarsia.groups.errors import RanksDivergedError, lost
 from intarsia.groups.group import add_in_order, side_by_side
 from intarsia.groups.status import LOST, SILENT_STATUS, Status
+from intarsia.kernels.exchange import Exchange
 
 T = TypeVar("T")
 Parts = Callable[[], list[Tensor]]
@@ -82,6 +83,10 @@ class RankGroup(ABC):
             return lambda: add_in_order(parts())
         some = self._begin(partial[: max(rows, 1)])
         return lambda: torch.cat([add_in_order(some()), partial[max(rows, 1) :]])
+
+    def sum_where_read(self, partial: Tensor, rows: int | None = None) -> tuple[Tensor, Exchange | None]:
+        """The sums in rank order; none is left to whoever reads them."""
+        return self.sum_in_rank_order(partial, rows), None
 
     def divided(self, rows: int) -> int | None:
         """How many rows' streams each rank keeps; whole tiles of rows, so that their bits stay the same."""

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from intarsia.kernels.exchange import Exchange
+
 
 class Group(Protocol):
     """Ranks that run the same steps on their own shares. Every call is made by all of them, in one order."""
@@ -31,6 +33,10 @@ class Group(Protocol):
 
     def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """Begin such a sum; the call of the result waits for it. What is computed in between overlaps."""
+        ...
+
+    def sum_where_read(self, partial: Tensor, rows: int | None = None) -> tuple[Tensor, Exchange | None]:
+        """Such sums and None; or the partial sums, and what is to sum them where they are read."""
         ...
 
     def divided(self, rows: int) -> int | None:
@@ -89,6 +95,10 @@ class SingleRank:
     def begin_sum(self, partial: Tensor, rows: int | None = None) -> Callable[[], Tensor]:
         """The sum itself."""
         return lambda: partial
+
+    def sum_where_read(self, partial: Tensor, rows: int | None = None) -> tuple[Tensor, Exchange | None]:
+        """The sum itself."""
+        return partial, None
 
     def divided(self, rows: int) -> int | None:
         """Nothing is divided."""

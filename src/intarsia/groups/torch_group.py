@@ -56,6 +56,15 @@ class TorchGroup(RankGroup):
         self._status.leave()
         return lambda: total
 
+    def sum_where_read(self, partial: Tensor, rows: int | None = None) -> tuple[Tensor, Exchange | None]:
+        """Over peer memory few rows are summed by the kernel that reads them."""
+        peers = self.peers
+        if peers is None or self.failure is not None or refuse(partial, peers.few):
+            return super().sum_where_read(partial, rows)
+        self._status.enter()
+        self._status.leave()
+        return partial.contiguous(), peers
+
     def sum_own(self, partial: Tensor, each: int) -> Tensor:
         """The sums of the rows that this rank keeps; over peer memory no others travel to it."""
         peers = self.peers

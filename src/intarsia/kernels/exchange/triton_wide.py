@@ -11,9 +11,11 @@ chunk c - 3: so four slots a program are enough, in one call or over several.
 import triton
 import triton.language as tl
 
-from intarsia.kernels.exchange.triton_exchange import LATE, WAITING, deadline, now
+from intarsia.kernels.exchange.triton_words import deadline, now
 
 SLOTS = tl.constexpr(4)
+WAITING = tl.constexpr(1)
+LATE = tl.constexpr(2)
 _LOOK = tl.constexpr("ld.acquire.sys.global.b32 $0, [$1];")
 LOOKS = tl.constexpr(128)
 """Words of a look at one flag: all threads look, so that all of them see what was written before it."""

@@ -11,6 +11,7 @@ from intarsia.kernels.device import interpreting, on_device_of
 from intarsia.kernels.hyper_connection.reference import HyperMix
 
 if TYPE_CHECKING:
+    from intarsia.kernels.exchange import SiteSums
     from intarsia.kernels.hyper_connection.sites import Pending, Rule, Site
 
 STREAMS, SUMS = 4, 32
@@ -20,6 +21,8 @@ _NARROWEST = 16
 # From so many rows on: tiles of rows of one program of the first kernel. No part of the order of additions.
 _TILES_EACH = ((1024, 8), (0, 1))
 _UPDATE_WARPS = 8
+_COLLECT_WARPS = 4
+_LOOKED_AT = 8  # numbers of a thread that it waits for together
 _UPDATE_OPTIONS = {"maxnreg": 128}  # two programs a multiprocessor
 
 
@@ -76,8 +79,13 @@ def site(
     x = torch.empty(rows, width, dtype=streams.dtype, device=streams.device)
     after = streams if pending is None else torch.empty_like(x).new_empty(rows, STREAMS, width)
     y, old = (x, coefficients) if pending is None else (pending.y, pending.coefficients)
+    grid = (chunks, -(-rows // (_TILE * each)))
+    sums = None
+    if pending is not None and pending.sums is not None:
+        sums = pending.sums.at_site(chunks * grid[1], _TILE * columns) if each == 1 else None
+        y = y if sums is not None else pending.summed()
     with on_device_of(streams):
-        kernels.update_and_measure[(chunks, -(-rows // (_TILE * each)))](
+        kernels.update_and_measure[grid](
             streams,
             streams.stride(0),
             streams.stride(1),
@@ -88,14 +96,18 @@ def site(
             after,
             parts,
             rows,
+            *_peers(sums),
             D=width,
             COLUMNS=columns,
             EACH=each,
             UPDATE=pending is not None,
             WIDE=interpreting(),
             OVERLAP=not interpreting(),
+            RANK=0 if sums is None else sums.rank,
+            RANKS=1 if sums is None else sums.ranks,
+            PACK=min(_LOOKED_AT, max(1, _TILE * columns // (32 * _UPDATE_WARPS))),
             num_warps=_UPDATE_WARPS,
-            **(_UPDATE_OPTIONS if weights.fn.dtype == torch.bfloat16 else {}),
+            **(_UPDATE_OPTIONS if weights.fn.dtype == torch.bfloat16 and sums is None else {}),
             **_overlap(),
         )
         tiles = -(-rows // _SPREAD_ROWS)
@@ -108,6 +120,12 @@ def site(
         else:
             _collect(*collecting, begin=0, programs=rows + tiles)
     return after, x, coefficients
+
+
+def _peers(sums: "SiteSums | None") -> tuple[object, ...]:
+    if sums is None:
+        return (None,) * 5
+    return sums.buffers, sums.calls, sums.failed, sums.room, sums.limit
 
 
 def _collect(
@@ -146,7 +164,7 @@ def _collect(
         CHUNKS=parts.shape[2],
         ITERATIONS=rule.iterations,
         OVERLAP=not interpreting(),
-        num_warps=4,
+        num_warps=_COLLECT_WARPS,
         **_overlap(),
     )
 
@@ -164,7 +182,7 @@ def finish(streams: Tensor, pending: "Pending", norm: Tensor, norm_eps: float) -
             streams,
             streams.stride(0),
             streams.stride(1),
-            pending.y,
+            pending.summed(),
             pending.coefficients.post,
             pending.coefficients.mixing,
             norm,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from intarsia.kernels.choice import TRITON, Case, choose
+from intarsia.kernels.exchange import Exchange
 from intarsia.kernels.hyper_connection import launch
 from intarsia.kernels.hyper_connection.reference import HyperMix, collect, merge, mix, update
 from intarsia.kernels.norm import rms_norm
@@ -33,10 +34,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A block's output `y` [R, D] that is not in the streams yet, and its site's coefficients."""
+    """A block's output `y` [R, D] that is not in the streams yet, and its site's coefficients.
+
+    With `sums` it is this rank's part of the output, float32, which is still to be summed over ranks.
+    """
 
     y: Tensor
     coefficients: HyperMix
+    sums: Exchange | None = None
+
+    def summed(self) -> Tensor:
+        """The whole output."""
+        return self.y if self.sums is None else self.sums.sum_in_rank_order(self.y)
 
 
 def site(
@@ -49,7 +58,7 @@ def site(
     if choose(case) == TRITON:
         return launch.site(streams, pending, weights, rule)
     if pending is not None:
-        streams = update(streams, pending.y, pending.coefficients)
+        streams = update(streams, pending.summed(), pending.coefficients)
     coefficients = mix(
         streams,
         weights.fn,
@@ -68,5 +77,5 @@ def finish(streams: Tensor, pending: Pending, norm: Tensor, norm_eps: float) -> 
     case = Case("hyper_site", (), streams.dtype, streams.device, tuple(streams.shape[1:]))
     if choose(case) == TRITON:
         return launch.finish(streams, pending, norm, norm_eps)
-    streams = update(streams, pending.y, pending.coefficients)
+    streams = update(streams, pending.summed(), pending.coefficients)
     return streams, rms_norm(merge(streams), norm, norm_eps)

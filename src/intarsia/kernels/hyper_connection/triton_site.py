@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from intarsia.kernels.exchange.triton_words import addresses, patience, sum_over_ranks
+
 TILE = tl.constexpr(16)  # rows of a tensor core's product: always so many, whatever the rows of the step
 SUMS = tl.constexpr(32)  # parts kept for each row: the products with `fn`, then the squares
 SQUARES = tl.constexpr(24)
@@ -53,6 +55,29 @@ def product(x, weight, total, WIDE: tl.constexpr):
 
 
 @triton.jit
+def summed(
+    y, rows, chunk, tile, peers, RANK: tl.constexpr, RANKS: tl.constexpr, D: tl.constexpr,
+    COLUMNS: tl.constexpr, PACK: tl.constexpr,
+):  # fmt: skip
+    """A tile of the sums over ranks of their `y`: every rank's same program has the same tile.
+
+    A thread has SIDE columns in turn, as it has of the streams. Their words lie apart, those of neighbouring
+    threads side by side: they go out together.
+    """
+    places, call, room, failed, wait = peers
+    SIDE: tl.constexpr = 8
+    turn = tl.arange(0, TILE)[:, None]
+    lane = tl.arange(0, COLUMNS)[None, :]
+    row = (tile * TILE + turn).to(tl.int64)
+    valid = (row < rows) & (lane >= 0)
+    own = tl.load(y + row * D + chunk * COLUMNS + lane, mask=valid, other=0)
+    half = (call & 1).to(tl.int64) * RANKS * room  # not %: the count may wrap
+    place = (tile * (D // COLUMNS) + chunk) * (TILE * COLUMNS) + turn * COLUMNS
+    place += (lane % SIDE) * (COLUMNS // SIDE) + lane // SIDE
+    return sum_over_ranks(own, valid, place, places, half, room, call, failed, wait, RANK, RANKS, PACK)
+
+
+@triton.jit
 def measure_tile(
     streams,
     row_stride,
@@ -67,11 +92,15 @@ def measure_tile(
     rows,
     chunk,
     tile,
+    peers,
     D: tl.constexpr,
     COLUMNS: tl.constexpr,
     UPDATE: tl.constexpr,
     WIDE: tl.constexpr,
     WAIT: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    PACK: tl.constexpr,
 ):
     """A tile of rows times one range of columns; WAIT: `y` may not be written yet."""
     row = (tile * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
@@ -93,7 +122,10 @@ def measure_tile(
         gdc_wait()
         gdc_launch_dependents()
     if UPDATE:
-        block = tl.load(y + row * D + column, mask=valid, other=0)
+        if RANKS > 1:
+            block = summed(y, rows, chunk, tile, peers, RANK, RANKS, D, COLUMNS, PACK)
+        else:
+            block = tl.load(y + row * D + column, mask=valid, other=0)
         before = ()
         for i in tl.static_range(4):
             before = before + (x[i].to(tl.float32),)
@@ -119,7 +151,7 @@ def measure_tile(
     tl.store(parts + (row * SUMS + n) * CHUNKS + chunk, total, mask=valid & (n <= SQUARES))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "room", "limit"])
 def update_and_measure(
     streams,
     row_stride,
@@ -131,17 +163,28 @@ def update_and_measure(
     out,
     parts,
     rows,
+    buffers,
+    calls,
+    failed,
+    room,
+    limit,
     D: tl.constexpr,
     COLUMNS: tl.constexpr,
     EACH: tl.constexpr,
     UPDATE: tl.constexpr,
     WIDE: tl.constexpr,
     OVERLAP: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    PACK: tl.constexpr,
 ):
     """streams, out [R, 4, D]; y [R, D]; post [R, 4]; mixing [R, 4, 4]; fn [24, 4 D]; parts [R, SUMS, ranges].
 
     The grid is [D / COLUMNS, groups of EACH tiles of rows]. Before `gdc_wait` this reads what the site before
     left: a block runs between two sites, so the launch before this one wrote none of it.
+
+    With RANKS `y` is this rank's part of a sum, which each program finishes for its own tile (EACH is 1):
+    buffers int64 [RANKS], addresses of words [2, RANKS, room]; calls int32 [programs], how often each did.
     """
     chunk = tl.program_id(0)
     first = tl.program_id(1) * EACH
@@ -151,10 +194,21 @@ def update_and_measure(
     if fn.dtype.element_ty == tl.bfloat16:  # float32 ones would take too many registers
         for j in tl.static_range(4):
             weights = weights + (tl.load(fn + m * 4 * D + j * D + column, mask=m < SQUARES, other=0),)
-    if EACH == 1:
+    if RANKS > 1:
+        program = calls + first * (D // COLUMNS) + chunk
+        call = tl.load(program) + 1
+        places = addresses(buffers, RANKS)
+        wait = patience(failed, limit)
         measure_tile(
             streams, row_stride, stream_stride, y, post, mixing, fn, weights, out, parts, rows, chunk, first,
-            D, COLUMNS, UPDATE, WIDE, OVERLAP,
+            (places, call, room, failed, wait), D, COLUMNS, UPDATE, WIDE, OVERLAP, RANK, RANKS, PACK,
+        )  # fmt: skip
+        tl.debug_barrier()
+        tl.store(program, call)
+    elif EACH == 1:
+        measure_tile(
+            streams, row_stride, stream_stride, y, post, mixing, fn, weights, out, parts, rows, chunk, first,
+            None, D, COLUMNS, UPDATE, WIDE, OVERLAP, 0, 1, 1,
         )  # fmt: skip
     else:
         if OVERLAP:
@@ -163,7 +217,7 @@ def update_and_measure(
         for index in range(EACH):
             measure_tile(
                 streams, row_stride, stream_stride, y, post, mixing, fn, weights, out, parts, rows, chunk,
-                first + index, D, COLUMNS, UPDATE, WIDE, False,
+                first + index, None, D, COLUMNS, UPDATE, WIDE, False, 0, 1, 1,
             )  # fmt: skip
 
 

@@ -202,11 +202,16 @@ class Glm5NextModel:
         if len(parts) > 1:
             return self._second_half_in_parts(layer, streams, partial, mix, rows, parts)
         sent = self._sent(rows)
-        pending = hyper.Pending(self.group.sum_in_rank_order(partial, sent), mix)
+        pending = self._pending(partial, mix, sent)
         prefetch(streams, layer.block.mlp.first)
         streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
         y = feed_forward(x, layer.block.mlp, self.config, rows)
-        return streams, hyper.Pending(self.group.sum_in_rank_order(y, sent), mix)
+        return streams, self._pending(y, mix, sent)
+
+    def _pending(self, partial: Tensor, mix: hyper.HyperMix, sent: int | None) -> hyper.Pending:
+        """A block's partial sums as what the streams get next."""
+        y, sums = self.group.sum_where_read(partial, sent)
+        return hyper.Pending(y, mix, sums)
 
     def _second_half_divided(
         self,
