@@ -24,18 +24,33 @@ def sigmoid(x):
 
 
 @triton.jit
-def scaled(parts, row, valid, which: tl.constexpr, inverse_rms, scale, base, group: tl.constexpr, CHUNKS):
-    """One of the 24 products of rows [.., 1], over the root mean square, with its scale and base."""
-    part = tl.arange(0, CHUNKS)[None, :]
-    value = tl.sum(tl.load(parts + (row * SUMS + which) * CHUNKS + part, mask=valid, other=0), 1)
-    return value * inverse_rms * tl.load(scale + group) + tl.load(base + which)
+def constants_of(scale, base, COUNT: tl.constexpr):
+    """Scale and base of each of the first products: of `pre`, `post` and `mixing`, in this order."""
+    found = ()
+    for which in tl.static_range(COUNT):
+        found = found + ((tl.load(scale + min(which // 4, 2)), tl.load(base + which)),)
+    return found
 
 
 @triton.jit
-def inverse_rms_of(parts, row, valid, D: tl.constexpr, CHUNKS: tl.constexpr, norm_eps):
+def parts_of(parts, row, valid, FIRST: tl.constexpr, COUNT: tl.constexpr, CHUNKS: tl.constexpr):
+    """The parts of some sums of rows [.., 1]."""
     part = tl.arange(0, CHUNKS)[None, :]
-    squares = tl.sum(tl.load(parts + (row * SUMS + SQUARES) * CHUNKS + part, mask=valid, other=0), 1)
-    return tl.rsqrt(squares / (4 * D) + norm_eps)
+    found = ()
+    for which in tl.static_range(FIRST, FIRST + COUNT):
+        found = found + (tl.load(parts + (row * SUMS + which) * CHUNKS + part, mask=valid, other=0),)
+    return found
+
+
+@triton.jit
+def scaled(given, inverse_rms, constants):
+    """A product of the rows, over the root mean square, with its scale and base."""
+    return tl.sum(given, 1) * inverse_rms * constants[0] + constants[1]
+
+
+@triton.jit
+def inverse_rms_of(squares, D: tl.constexpr, norm_eps):
+    return tl.rsqrt(tl.sum(squares, 1) / (4 * D) + norm_eps)
 
 
 @triton.jit
@@ -62,23 +77,25 @@ def rows_to_one(m, eps):
 
 @triton.jit
 def coefficients(
-    parts, row, valid, base, scale, pre, post, mixing, D, CHUNKS: tl.constexpr, ITERATIONS, norm_eps, eps
+    parts, constants, row, valid, pre, post, mixing, D, CHUNKS: tl.constexpr, ITERATIONS, norm_eps, eps
 ):
     """`pre`, `post` [R, 4] and `mixing` [R, 4, 4] of rows [.., 1]."""
-    inverse_rms = inverse_rms_of(parts, row, valid, D, CHUNKS, norm_eps)
+    squares = parts_of(parts, row, valid, SQUARES, 1, CHUNKS)
+    given = parts_of(parts, row, valid, 0, 24, CHUNKS)
+    inverse_rms = inverse_rms_of(squares[0], D, norm_eps)
     n = tl.arange(0, 4)[None, :]
     before = tl.zeros((SPREAD_ROWS, 4), tl.float32)
     after = tl.zeros((SPREAD_ROWS, 4), tl.float32)
     for i in tl.static_range(4):
-        value = sigmoid(scaled(parts, row, valid, i, inverse_rms, scale, base, 0, CHUNKS)) + eps
+        value = sigmoid(scaled(given[i], inverse_rms, constants[i])) + eps
         before = tl.where(n == i, value[:, None], before)
-        value = 2 * sigmoid(scaled(parts, row, valid, 4 + i, inverse_rms, scale, base, 1, CHUNKS))
+        value = 2 * sigmoid(scaled(given[4 + i], inverse_rms, constants[4 + i]))
         after = tl.where(n == i, value[:, None], after)
     tl.store(pre + row * 4 + n, before, mask=valid)
     tl.store(post + row * 4 + n, after, mask=valid)
     m = ()
     for k in tl.static_range(16):
-        m = m + (scaled(parts, row, valid, 8 + k, inverse_rms, scale, base, 2, CHUNKS),)
+        m = m + (scaled(given[8 + k], inverse_rms, constants[8 + k]),)
     most = ()
     for i in tl.static_range(4):
         pair = tl.maximum(m[4 * i], m[4 * i + 1])
@@ -130,27 +147,39 @@ def collect_rows(
     launch runs those from `begin` on.
     """
     program = tl.program_id(0) + begin
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
+    # Weights come from far: they are asked for while the launch before still runs.
     if program < rows:
         row = program.to(tl.int64)
         column = tl.arange(0, WIDTH)
         inside = column < D
+        weight = tl.load(norm + column, mask=inside, other=0)
+        constants = constants_of(scale, base, 4)
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
         one = row + tl.zeros((1, 1), tl.int64)
-        inverse_rms = inverse_rms_of(parts, one, one >= 0, D, CHUNKS, norm_eps)
-        total = tl.zeros((WIDTH,), tl.float32)
+        squares = parts_of(parts, one, one >= 0, SQUARES, 1, CHUNKS)
+        given = parts_of(parts, one, one >= 0, 0, 4, CHUNKS)
+        states = ()
         for n in tl.static_range(4):
             here = tl.load(streams + row * row_stride + n * stream_stride + column, mask=inside, other=0)
-            share = sigmoid(scaled(parts, one, one >= 0, n, inverse_rms, scale, base, 0, CHUNKS)) + eps
-            total += share * here.to(tl.float32)
+            states = states + (here,)
+        tl.debug_barrier()  # else the compiler asks for some of them only when others are there
+        inverse_rms = inverse_rms_of(squares[0], D, norm_eps)
+        total = tl.zeros((WIDTH,), tl.float32)
+        for n in tl.static_range(4):
+            share = sigmoid(scaled(given[n], inverse_rms, constants[n])) + eps
+            total += share * states[n].to(tl.float32)
         total = total.to(x.dtype.element_ty).to(tl.float32)
-        weight = tl.load(norm + column, mask=inside, other=0).to(tl.float32)
-        total = total * tl.rsqrt(tl.sum(total * total, 0) / D + norm_eps) * weight
+        total = total * tl.rsqrt(tl.sum(total * total, 0) / D + norm_eps) * weight.to(tl.float32)
         tl.store(x + row * D + column, total.to(x.dtype.element_ty), mask=inside)
     else:
+        all_constants = constants_of(scale, base, 24)
+        if OVERLAP:
+            gdc_wait()
+            gdc_launch_dependents()
         several = ((program - rows) * SPREAD_ROWS + tl.arange(0, SPREAD_ROWS)).to(tl.int64)[:, None]
         valid = several < rows
         coefficients(
-            parts, several, valid, base, scale, pre, post, mixing, D, CHUNKS, ITERATIONS, norm_eps, eps
+            parts, all_constants, several, valid, pre, post, mixing, D, CHUNKS, ITERATIONS, norm_eps, eps
         )

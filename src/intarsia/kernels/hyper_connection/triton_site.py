@@ -30,6 +30,15 @@ def settled(x, WIDE: tl.constexpr):
 
 
 @triton.jit
+def held(weights, WIDE: tl.constexpr):
+    """Weights that are not worked on before here: they may still be on their way."""
+    found = ()
+    for j in tl.static_range(len(weights)):
+        found = found + (settled(weights[j], WIDE),)
+    return found
+
+
+@triton.jit
 def spread(x, y, shares, j: tl.constexpr):
     """Stream j of rows after a block's output `y`; `x` holds the four streams, `shares` post and mixing."""
     out = shares[j] * y
@@ -119,6 +128,7 @@ def measure_tile(
         for k in tl.static_range(16):
             shares = shares + (tl.load(mixing + row * 16 + k, mask=valid, other=0),)
     if WAIT:
+        tl.debug_barrier()  # else the compiler asks for some of all that only when the rest is there
         gdc_wait()
         gdc_launch_dependents()
     if UPDATE:
@@ -126,6 +136,8 @@ def measure_tile(
             block = summed(y, rows, chunk, tile, peers, RANK, RANKS, D, COLUMNS, PACK)
         else:
             block = tl.load(y + row * D + column, mask=valid, other=0)
+        if WAIT:
+            weights = held(weights, WIDE)
         before = ()
         for i in tl.static_range(4):
             before = before + (x[i].to(tl.float32),)
