@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from intarsia import api
+from intarsia.kernels.rows import Piece
+from intarsia.models.glm5_next.state import StateSettings
 from tests.groups.threads import on_ranks
 
 
@@ -24,6 +26,31 @@ def test_divided_prompts_have_the_same_bits(ranks):
         assert torch.equal(whole, divided)
         # two sums a layer; 160 rows in tiles of 16
         assert sums == [-(-10 // ranks) * 16] * 16
+
+
+def test_the_mtp_layer_divides_its_rows_too():
+    tokens = [(11 * at) % 4096 for at in range(101)]
+
+    def rows_of(state, ids):
+        return state.rows([Piece(0, 0, ids, recurrent=False)])
+
+    def work(group):
+        model = api.load("demo", group=group)
+        found = []
+        for divide_from in (None, 64):
+            group.divide_from = divide_from
+            state = model.new_state(StateSettings(streams=1, window=128, pages=1, page=128))
+            state.map_pages(0, range(1))
+            hidden = model.hidden(rows_of(state, tokens[:100]), state)
+            add, sums = group.sum_own, []
+            group.sum_own = lambda partial, each: sums.append(each) or add(partial, each)  # noqa: B023
+            found.append(model.mtp_hidden(rows_of(state, tokens[1:]), hidden, state)[0])
+            group.sum_own = add
+        return found, sums
+
+    for (whole, divided), sums in on_ranks(2, work):
+        assert torch.equal(whole[:100], divided[:100])  # what pads them is summed or not, and read by nobody
+        assert sums == [64, 64]
 
 
 def test_few_rows_are_not_divided():

@@ -101,7 +101,9 @@ def form(place: Place, store: Any, device: torch.device, status: Status | None =
     patience = exchange_timeout(place)
     peers = None
     if device.type == "cuda" and place.ranks > 1:
-        peers = open_exchange(store, place.rank, place.ranks, device, timeout=patience.total_seconds())
+        peers = open_exchange(
+            store, place.rank, place.ranks, device, timeout=patience.total_seconds(), wide=True
+        )
     return TorchGroup(
         backend, device, timeout=patience, status=status or own_status(place.rank), store=store, peers=peers
     )

@@ -15,6 +15,8 @@ from intarsia.groups.exchanging import Parts, RankGroup
 from intarsia.groups.status import SILENT_STATUS, Status
 from intarsia.kernels.exchange import Exchange, refuse
 
+DIVIDE_FROM = 1024
+"""Rows of a step from which residual streams are divided among GPUs of one host."""
 ANSWER = timedelta(seconds=1.5)
 """How long a rank has to say that it, too, lost an exchange."""
 
@@ -40,6 +42,8 @@ class TorchGroup(RankGroup):
         self._group = group
         self._timeout = timeout
         self.peers = peers
+        if peers is not None and peers.wide:
+            self.divide_from = DIVIDE_FROM
 
     @property
     def host_ranks(self) -> int:

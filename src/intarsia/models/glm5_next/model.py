@@ -151,10 +151,18 @@ class Glm5NextModel:
         y, selected = mla(
             rms_norm(x, w.block.attention_norm, eps), attention, self.config, cache, rows, selected
         )
+        group, count = self.group, len(x)
+        each = group.divided(count)
+        if each is not None:  # every rank keeps the residual of its own rows
+            x = x[group.rank * each : (group.rank + 1) * each]
+            x, normed = add_norm(x, group.sum_own(y, each), w.block.mlp_norm, eps)
+            y = feed_forward(group.gather_rows(normed, each, count), w.block.mlp, self.config, rows)
+            own = add_norm(x, group.sum_own(y, each), w.norm, eps)[1]
+            return group.gather_rows(own, each, count), selected
         sent = self._sent(rows)
-        x, normed = add_norm(x, self.group.sum_in_rank_order(y, sent), w.block.mlp_norm, eps)
+        x, normed = add_norm(x, group.sum_in_rank_order(y, sent), w.block.mlp_norm, eps)
         y = feed_forward(normed, w.block.mlp, self.config, rows)
-        return add_norm(x, self.group.sum_in_rank_order(y, sent), w.norm, eps)[1], selected
+        return add_norm(x, group.sum_in_rank_order(y, sent), w.norm, eps)[1], selected
 
     def logits(self, tokens: Sequence[int] | Tensor) -> Tensor:
         """Logits float32 [T, V] of every position of one sequence, run as a prompt without any kept state."""
