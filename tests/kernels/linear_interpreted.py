@@ -33,7 +33,6 @@ KERNELS = (
     "gluon_steps",
     "gluon_tiles",
     "gluon_many",
-    "gluon_some",
 )
 LIMIT = 3.0
 
@@ -98,13 +97,6 @@ class Rows:
             tile.memory.zero_()[: len(part)] = part
 
 
-def count(pointer: Pointer, more: int, **_) -> int:
-    """What was there before one more was added."""
-    before = int(stand_in.load(pointer))
-    stand_in.store(pointer, before + more)
-    return before
-
-
 def multiply(a, b, total, use_acc=True, is_async=False):
     return (total if use_acc else 0) + a.float() @ b.memory.float()
 
@@ -124,7 +116,7 @@ def modules() -> dict[str, types.ModuleType]:
     gl.full = lambda shape, fill, dtype, layout=None: torch.full(tuple(shape), fill, dtype=dtype).as_subclass(
         Value
     )
-    gl.fma, gl.atomic_add = lambda a, b, c: a * b + c, count
+    gl.fma = lambda a, b, c: a * b + c
     gl.load = lambda pointer, mask=None, other=0, **_: stand_in.load(pointer, mask, other)
     gl.permute = lambda x, order: x.permute(tuple(order))
     gl.expand_dims = lambda x, dim: x.unsqueeze(dim)
@@ -180,7 +172,6 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
     ranges, apart = plan.ranges_of(sum(sizes), columns), isinstance(shape, plan.Many) and shape.apart
     widths = [size if limit is None else size // 2 for size in sizes]
     outs = [torch.full((ranges if apart else 1, rows, width), torch.nan) for width in widths]
-    counts = None
     tile = shape.tile * (shape.parts if isinstance(shape, plan.Many) else 1)
     first = first_tiles(sizes, tile)
     operands = (
@@ -215,15 +206,6 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
             "NT": next(size for size in (8, 16, 32) if rows <= size),
         }
         kernel[(first[-1],)](words, *operands, columns // 2, None, 0, **constants, **own)
-    elif isinstance(shape, plan.Some):
-        kernel = sys.modules["intarsia.kernels.linear.gluon_some"].some_rows
-        counts = torch.zeros(first[-1], dtype=torch.int32)
-        parts = torch.full((first[-1], ranges, shape.tile, shape.rows), torch.nan)
-        own = {"APART": shape.apart, "NT": shape.rows, "STAGES": shape.stages, "LEAD": shape.lead}
-        own |= {"HELD": shape.held, "TURNED": shape.turned, "EACH": 0}
-        before, after = operands[:4], operands[4:]
-        words = ((pointer(x),), *before, pointer(parts), pointer(counts), *after, columns, None, 0)
-        kernel[(first[-1], ranges if shape.apart else 1)](*words, **constants, **own)
     else:
         kernel = sys.modules["intarsia.kernels.linear.gluon_many"].many_rows
         own = {"APART": apart, "PARTS": shape.parts, "NT": shape.rows, "STAGES": shape.stages}
@@ -231,8 +213,6 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
         own["FINE"] = shape.fine and name != "BF16"
         grid = (-(-rows // shape.rows) * first[-1], ranges if apart else 1)
         kernel[grid](Rows(arranged(x, name != "BF16")), *operands, **constants, **own)
-    if counts is not None:
-        check(not counts.any(), "counts that are not zeros afterwards")
     return max(_error(out.sum(0), weight, x, limit) for out, weight in zip(outs, weights, strict=True))
 
 
@@ -247,18 +227,13 @@ def cases() -> dict[str, Callable[[], float]]:
     """Few and many rows in each format: tiles that are not full, several matrices, ranges, two tiles a
     program, words ahead that are no whole step, row groups, and a SwiGLU.
     """
-    few, some, many = plan.Few, plan.Some, plan.Many
+    few, many = plan.Few, plan.Many
     wide = many(128, 2, 128, 8, 2, 4, 128, False, False)
     found = {
         "few MXFP8": ("MXFP8", (64, 48), 4096, 5, few(1, 16, 2, 2, 1)),
         "few BF16": ("BF16", (64, 200), 512, 11, few(2, 32, 2, 2, 2)),
         "few blocks": ("FP8_PB_WO", (256,), 2048, 16, few(1, 32, 2, 1, 1), LIMIT),
         "few blocks, 30 rows": ("FP8_PB_WO", (200,), 2048, 30, few(1, 16, 2, 2, 1)),
-        "some MXFP8": ("MXFP8", (256, 200), 384, 20, some(64, 32, 4, 2, 4, 1, False, False)),
-        "some MXFP8, apart": ("MXFP8", (256, 200), 2048, 40, some(64, 64, 4, 3, 4, 1, True, True)),
-        "some blocks, swiglu": ("FP8_PB_WO", (512,), 2048, 17, some(64, 32, 4, 2, 2, 1, False, True), LIMIT),
-        "some blocks, in turn": ("FP8_PB_WO", (512,), 2048, 30, some(64, 32, 4, 2, 4, 1, True, False)),
-        "some BF16": ("BF16", (256, 200), 512, 64, some(64, 64, 4, 2, 4, 2, True, True)),
         "many MXFP8, two tiles": ("MXFP8", (256, 200), 512, 300, wide),
         "many MXFP8, finely": ("MXFP8", (272,), 2048, 130, many(128, 2, 128, 8, 2, 3, 128, True, False)),
         "many MXFP8, one range": ("MXFP8", (272,), 384, 40, many(64, 1, 32, 4, 2, 8, 1024, False, False)),

@@ -38,13 +38,12 @@ CASES = [
 @pytest.fixture
 def compiled(monkeypatch):
     """Compilers in the places of the kernels: name -> what the launches would run on sm_90."""
-    from intarsia.kernels.linear import arrange, gluon_few, gluon_many, gluon_some
+    from intarsia.kernels.linear import arrange, gluon_few, gluon_many
     from tests.kernels.ahead_of_time import Compiled
 
     stand_ins = {}
     for module, name in (
         (gluon_few, "few_rows"),
-        (gluon_some, "some_rows"),
         (gluon_many, "many_rows"),
         (arrange, "arrange_rows"),
         (arrange, "add_parts"),
@@ -85,9 +84,6 @@ def test_products_compile_to_tensor_core_code_without_spills(compiled, name, siz
     if isinstance(shape, plan.Few):
         assert set(used) == {"few_rows"}
         assert used["few_rows"]["HMMA"] > 0
-    elif isinstance(shape, plan.Some):
-        assert set(used) == {"some_rows"}
-        assert used["some_rows"]["HGMMA"] > 0
     else:
         assert set(used) == {"many_rows", "arrange_rows"} | ({"add_parts"} if shape.apart else set())
         assert used["many_rows"]["HGMMA"] > 0
@@ -160,5 +156,5 @@ def test_what_the_kernels_compute_on_small_shapes():
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     errors = json.loads(run.stdout)
-    assert len(errors) == 17
+    assert len(errors) == 12
     assert not {name: error for name, error in errors.items() if not error < 3e-5}

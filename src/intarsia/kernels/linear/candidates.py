@@ -1,8 +1,8 @@
 """The configurations that products in registers may run with; none of them touches a bit.
 
 The ranges of K are part of a row's bits, so they are part of the shape that a configuration is for: rows of
-all matrices together, columns, ranges. One kernel takes up to 16 rows (`plan.Few`), another up to 64
-(`plan.Some`), the third any number (`plan.Many`). Who adds a field or a legal value to either adds it here.
+all matrices together, columns, ranges. One kernel takes up to 32 rows (`plan.Few`), the other any number
+(`plan.Many`). Who adds a field or a legal value to either adds it here.
 """
 
 from collections.abc import Iterator
@@ -46,8 +46,6 @@ def candidates(site: Site) -> tuple[Configuration, ...]:
     own: list[plan.Shape] = []
     if site.rows <= FEW_ROWS:
         own += _few(site)
-    if site.rows <= plan.SOME_ROWS[-1]:
-        own += _some(site)
     if site.rows >= FEW_ROWS:
         own += _many(site)
     return tuple(dict.fromkeys([default(site), *own]))
@@ -68,16 +66,6 @@ def _few(site: Site) -> Iterator[plan.Few]:
         for depth in (d for d in (1, 2, 4) if steps % d == 0):
             for ahead in {1, min(depth, 2)}:
                 yield replace(start, warps=warps, tile=tile, depth=depth, ahead=ahead)
-
-
-def _some(site: Site) -> Iterator[plan.Some]:
-    (form,), (rows, columns, ranges) = site.formats, site.shape
-    start = plan.some(ranges, rows, columns, site.rows, form)
-    made = [replace(start, lead=lead, turned=turned) for lead in (2, 4, 6) for turned in (False, True)]
-    if ranges > 1:
-        made += [replace(one, apart=not start.apart) for one in made]
-    yield from made
-    yield replace(start, tile=128, warps=8)
 
 
 def _many(site: Site) -> Iterator[plan.Many]:

@@ -12,7 +12,6 @@ from intarsia.kernels.choice import GLUON, Case, offer
 from intarsia.kernels.device import byte_view, on_device_of
 from intarsia.kernels.linear import candidates, plan
 from intarsia.kernels.linear.launch import format_of
-from intarsia.kernels.linear.launch_some import launch_some, ready
 from intarsia.kernels.linear.launch_wide import launch_wide
 from intarsia.kernels.linear.operands import (
     CODES,
@@ -125,11 +124,6 @@ def launch(
     ranges = plan.ranges_of(sum(sizes_of(weights)), k)
     shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
-        if isinstance(shape, plan.Some) and shape.apart and not ready(xs[0].device):
-            shape = plan.many(ranges, sum(sizes_of(weights)), k, rows, format_of(weights[0]))
-        if isinstance(shape, plan.Some):
-            launch_some(xs, weights, outs, used, limit, ranges, shape, ahead)
-            return
         if isinstance(shape, plan.Few):
             _launch_few(xs, weights, outs, used, limit, ranges, shape, ahead)
             return

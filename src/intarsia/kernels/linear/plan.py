@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 STEP = 128
 """Columns that all warps of a range multiply before the next ones; a block of FP8_PB_WO."""
-SOME_ROWS = (8, 16, 32, 64)
-"""Rows of x that one program has room for."""
 _RANGES = (1, 2, 4, 8)
 # Tiles of 16 rows times ranges: warps that a card of 132 multiprocessors needs to keep its memory busy.
 _ENOUGH_WARPS = 1500
@@ -30,23 +28,6 @@ class Few:
     chunks: int
     depth: int
     ahead: int
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """Up to 64 rows of x: a program takes `tile` rows of the weight with `warps`, and has room for so many
-    `rows`; buffers of x, halves of steps of weights on their way, and steps of x on theirs. `turned` where a
-    thread loads x as it stores it, not as it lies in memory, and `apart` where a range is a program.
-    """
-
-    tile: int
-    rows: int
-    warps: int
-    stages: int
-    lead: int
-    held: int
-    turned: bool
-    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +64,7 @@ class Wide:
     shared: bool
 
 
-Shape = Few | Some | Many | Wide
+Shape = Few | Many | Wide
 
 
 def ranges_of(rows: int, columns: int) -> int:
@@ -117,12 +98,6 @@ def few(ranges: int, columns: int, each: int, count: int) -> Few:
     depth = next(d for d in ((4, 2, 1) if each == 2 else (2, 1)) if steps % d == 0)
     # Two steps of more than eight rows of x beside the weights' would not fit the registers.
     return Few(warps, tile, chunks, depth, min(depth, 2 if count <= 8 else each))
-
-
-def some(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Some:
-    """The shape for up to 64 rows in one launch."""
-    room = next(size for size in SOME_ROWS if count <= size)
-    return Some(64, room, 4, 2, 4, 1, False, _apart(ranges, weight_rows))
 
 
 def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> Many:
