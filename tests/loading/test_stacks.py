@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from intarsia.checkpoint.errors import RangeError
 from intarsia.core.progress import SILENT
-from intarsia.loading import ring, stacks
+from intarsia.loading import ring, stacks, staging
+from intarsia.loading.asks import Ask
 from intarsia.loading.errors import ConvertError
 from intarsia.loading.staging import Staging
 from intarsia.loading.weights import Loader, load_weights, prepared
@@ -18,9 +20,11 @@ from tests.loading.test_streaming import L, assert_same
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
+@pytest.fixture(autouse=True, params=["scattered", "copied"])
+def as_on_a_gpu(request, monkeypatch):
     """What kernels encode there goes in stacks, here encoded by the formats, out of small blocks."""
+    if request.param == "copied":
+        monkeypatch.setattr(staging, "LONG", 1)
     monkeypatch.setattr(stacks, "encodes_into", lambda name, *case: name not in ("FP8", "MXFP4"))
     monkeypatch.setattr(ring, "BLOCK_BYTES", 1 << 14)
 
@@ -35,12 +39,12 @@ class Count:
 def loaded(plan, budget=None, **options):
     """The weights, the loader, what is left in its ring, and the bytes that were told of."""
     count = Count()
-    with plan.checkpoint.reader() as reader, Staging(reader, CPU) as staging:
-        loader = Loader(plan, staging, count, budget, **options)
-        staging.read_ahead(loader.asks(), threads=2)
+    with plan.checkpoint.reader() as reader, Staging(reader, CPU) as held:
+        loader = Loader(plan, held, count, budget, **options)
+        held.read_ahead(loader.asks(), threads=2)
         weights = {arranged.module.name: loader.load(arranged) for arranged in plan.weights}
         loader.settle()
-        return weights, loader, staging.ahead.left(), count.total
+        return weights, loader, held.ahead.left(), count.total
 
 
 @pytest.mark.parametrize("recipe", ["spark", "fp4-local"])
@@ -117,3 +121,9 @@ def test_without_a_ring_a_stack_has_one_of_its_own(source):
         loader = Loader(plan, Staging(reader, CPU), phase)
         weights = {one.module.name: loader.load(one) for one in plan.weights}
     assert_same(weights, load_weights(source, manifest=manifest))
+
+
+def test_a_stack_of_another_size_than_its_bytes_is_refused(source):
+    entry = max(source.tensors.values(), key=lambda entry: entry.nbytes)
+    with source.reader() as reader, Staging(reader, CPU) as held, pytest.raises(RangeError, match=entry.name):
+        held.bring(Ask([entry], [0], [entry.nbytes], together=True), torch.empty(entry.nbytes - 1).byte())

@@ -76,8 +76,7 @@ class Stacks:
         buffer = torch.empty(
             stack.shape, dtype=torch_dtype(stack.ask.entries[0]), device=self._staging.device
         )
-        lengths = stack.ask.lengths
-        self._staging.deliver(stack.ask, lambda: buffer.data_ptr() + lengths.cumsum() - lengths)
+        self._staging.bring(stack.ask, buffer)
         self._staging.flush()
         name, rows = stack.targets[0].format, stack.ask.entries[0].shape[0]
         places = {}

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from intarsia.checkpoint import Reader, TensorEntry
+from intarsia.checkpoint.errors import RangeError
 from intarsia.kernels.scatter import scatters
-from intarsia.loading.ahead import Ahead
+from intarsia.loading.ahead import LONG, Ahead
 from intarsia.loading.asks import Ask
 from intarsia.loading.blocks import Integers
 from intarsia.loading.layout import Region
@@ -83,13 +84,31 @@ class Staging:
 
         Out of the ring if it comes next there, else out of a ring that lasts as long as this takes.
         """
+        self._served(ask, lambda ring: ring.deliver(targets))
+
+    def bring(self, ask: Ask, whole: torch.Tensor) -> None:
+        """Fills the contiguous `whole` with the spans of an ask, one after another; filled after `flush`."""
+        flat = whole.view(-1).view(torch.uint8)
+        begins = ask.lengths.cumsum() - ask.lengths
+        if int(ask.lengths.sum()) != flat.numel():
+            raise RangeError(
+                ask.entries[0].name,
+                found=f"a destination of {flat.numel()} bytes",
+                expected=f"{ask.lengths.sum()} bytes",
+            )
+        if len(begins) * LONG > flat.numel():
+            self.deliver(ask, lambda: flat.data_ptr() + begins)
+        else:
+            self._served(ask, lambda ring: ring.bring(flat, begins))
+
+    def _served(self, ask: Ask, serve: Callable[[Ahead], None]) -> None:
         if self.ahead is not None and self.ahead.serves(ask):
-            self.ahead.deliver(targets)
+            serve(self.ahead)
             return
         ring = Ahead([self.reader], self.device, [ask])
         try:
             if ring.serves(ask):  # it does not where no span has bytes
-                ring.deliver(targets)
+                serve(ring)
         finally:
             ring.close()
 

@@ -75,7 +75,10 @@ def launch(
 
     rows, columns = stack.shape[-2:]
     places = [index * (rows * columns // 2) for index in which]
-    table = torch.tensor([*starts, *places], dtype=torch.int64).to(stack.device, non_blocking=True)
+    table = torch.tensor([*starts, *places], dtype=torch.int64)
+    if stack.is_cuda:
+        # Of memory that is not pinned a copy would wait for all that the device was told before.
+        table = table.pin_memory().to(stack.device, non_blocking=True)
     fault = torch.zeros(1, dtype=torch.int32, device=stack.device)
     pairs = columns // 2
     shared = (
