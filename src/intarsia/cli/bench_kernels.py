@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING
 
-import tyro
-
+from intarsia.cli.options import Measurement
 from intarsia.cli.output import INTERRUPTED, emit_json, note, stoppable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
@@ -31,18 +30,11 @@ AIM_COLUMNS = ("work", "rows", "us", "aim, us", "to the aim", "met", "the aim is
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchKernels(KernelsSettings):
+class BenchKernels(Measurement, KernelsSettings):
     """Time every operation of GLM-5.3-Flash on a GPU, one by one: its floor, its aim, and peers beside."""
 
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
-
     def run(self) -> int:
-        from intarsia.cli.quality import keep, open_folder
-
-        open_folder(self.report)
+        self.open_report()
         from intarsia.evidence.kernels.run import measure_kernels
         from intarsia.evidence.receipts import kernels_receipt
 
@@ -52,8 +44,7 @@ class BenchKernels(KernelsSettings):
             emit_json(run.as_dict())
         else:
             show(run)
-        if self.report is not None:
-            keep(kernels_receipt(run), "kernels", Path(self.report))
+        self.keep(partial(kernels_receipt, run), "kernels")
         if run.interrupted:
             return INTERRUPTED
         return 1 if run.failed else 0

@@ -1,12 +1,12 @@
 """intarsia bench load and bench convert: seconds of a load, where they go, and its memory."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from intarsia.cli.options import CheckpointPath
+from intarsia.cli.options import CheckpointPath, Measurement
 from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
@@ -17,55 +17,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchLoad(LoadsSettings):
+class BenchLoad(Measurement, LoadsSettings):
     """Time loading a checkpoint as stored: against reading its files and carrying them to the device."""
 
     path: CheckpointPath
     """Folder of a checkpoint, or `demo`."""
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        return _measure(self, [None], self.path, self.report, self.json)
+        return _measure(self, self, [None], self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchConvert(LoadsSettings):
+class BenchConvert(Measurement, LoadsSettings):
     """Time loading a checkpoint as stored and converted by a manifest, in turn."""
 
     path: CheckpointPath
     """Folder of a checkpoint, or `demo`."""
     manifest: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
     """Recipe or manifest that converts it while it is loaded."""
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        return _measure(self, [None, self.manifest], self.path, self.report, self.json)
+        return _measure(self, self, [None, self.manifest], self.path)
 
 
-def _measure(
-    settings: LoadsSettings, manifests: list[str | None], path: str, report: str | None, json: bool
-) -> int:
-    from intarsia.cli.quality import keep, open_folder
-
-    open_folder(report)
+def _measure(left: Measurement, settings: LoadsSettings, manifests: list[str | None], path: str) -> int:
+    left.open_report()
     from intarsia.evidence.forms import open_form
     from intarsia.evidence.loads.run import measure_loads
     from intarsia.evidence.receipts import loads_receipt
 
     forms = [open_form(path, manifest) for manifest in manifests]
     run = measure_loads(forms, settings, progress=terminal_progress())
-    if json:
+    if left.json:
         emit_json(run.as_dict())
     else:
         show(run)
-    if report is not None:
-        keep(loads_receipt(run), f"loads-{run.forms[-1].label}", Path(report))
+    left.keep(partial(loads_receipt, run), f"loads-{run.forms[-1].label}")
     return 0
 
 

@@ -1,12 +1,12 @@
 """intarsia bench memory: who owns the memory, predicted and measured."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import tyro
 
-from intarsia.cli.options import CheckpointPath
+from intarsia.cli.options import CheckpointPath, Measurement
 from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
@@ -16,7 +16,7 @@ Name = Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchMemory(LoadSettings):
+class BenchMemory(Measurement, LoadSettings):
     """Load a model and set every owner's bytes against what was predicted from headers."""
 
     path: CheckpointPath
@@ -29,10 +29,6 @@ class BenchMemory(LoadSettings):
     """Tokens of each."""
     kv_cache_dtype: CacheType = "auto"
     """How cached latents are stored: auto in the type of activations, bfloat16, or fp8."""
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,9 +36,7 @@ class BenchMemory(LoadSettings):
         check_integer("context", self.context, 1)
 
     def run(self) -> int:
-        from intarsia.cli.quality import keep, open_folder
-
-        open_folder(self.report)
+        self.open_report()
         from intarsia.evidence.forms import open_form
         from intarsia.evidence.memory.ledger import measure_memory
         from intarsia.evidence.receipts import memory_receipt
@@ -66,8 +60,7 @@ class BenchMemory(LoadSettings):
             show_table(form.label, ("moment", "owner", "predicted, bytes", "measured, bytes"), rows)
             for left_out in ledger.not_measured:
                 note(left_out)
-        if self.report is not None:
-            keep(memory_receipt(ledger), f"memory-{form.label}", Path(self.report))
+        self.keep(partial(memory_receipt, ledger), f"memory-{form.label}")
         return 0
 
 

@@ -1,13 +1,13 @@
 """intarsia bench speed: prompts and replies of one form of a model, or of two in turn."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import tyro
 
 from intarsia.cli.bench_compare import show_comparison, show_run
-from intarsia.cli.options import CheckpointPath
+from intarsia.cli.options import CheckpointPath, Measurement
 from intarsia.cli.output import emit_json
 from intarsia.cli.progress import terminal_progress
 from intarsia.evidence.speed.settings import SpeedSettings
@@ -16,7 +16,7 @@ Name = Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSpeed(SpeedSettings):
+class BenchSpeed(Measurement, SpeedSettings):
     """Time prompts and replies of a model; with a second form, both in turn: A B A B ... A.
 
     Every sample begins with an empty state, and the warm-up is kept apart. Repeating A at the end shows how
@@ -33,15 +33,9 @@ class BenchSpeed(SpeedSettings):
     """Recipe or manifest of the second form; of the first checkpoint unless --against names another."""
     text: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Text that prompts are cut from. The demo brings its own."""
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipts and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.cli.quality import keep, open_folder
-
-        open_folder(self.report)
+        self.open_report()
         from intarsia.evidence.forms import open_form
         from intarsia.evidence.receipts import speed_receipt
         from intarsia.evidence.speed.run import measure_speed
@@ -58,7 +52,6 @@ class BenchSpeed(SpeedSettings):
                 show_run(run)
             if len(runs) > 1:
                 show_comparison(*runs)
-        if self.report is not None:
-            for letter, one in zip("ab", measured, strict=False):
-                keep(speed_receipt(one), f"speed-{letter}-{one.form.label}", Path(self.report))
+        for letter, one in zip("ab", measured, strict=False):
+            self.keep(partial(speed_receipt, one), f"speed-{letter}-{one.form.label}")
         return 0

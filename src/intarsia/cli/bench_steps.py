@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from intarsia.cli.options import Measurement
 from intarsia.cli.output import emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from intarsia.evidence.speed.steps.run import StepsRun
 
 MaybePath = Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[PATH]")]
-Report = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
 SHOWN_OPERATIONS = 24
 STEP_COLUMNS = (
     "streams",
@@ -42,55 +42,41 @@ DRAFT_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchDecode(DecodeSettings):
+class BenchDecode(Measurement, DecodeSettings):
     """Time steps of streams that write: floor, launches, cost of guessing, and where the time goes."""
 
     path: MaybePath = None
     """Folder of a checkpoint, or `demo`; or none, with --synthetic."""
-    report: Report = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.cli.quality import open_folder
-
-        open_folder(self.report)
+        self.open_report()
         from intarsia.evidence.speed.steps.run import measure_decode
 
-        return _tell(measure_decode(self, self.path, progress=terminal_progress()), self.report, self.json)
+        return _tell(measure_decode(self, self.path, progress=terminal_progress()), self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchPrefill(PrefillSettings):
+class BenchPrefill(Measurement, PrefillSettings):
     """Time prompts: operations a second against what the device holds, and where the time goes."""
 
     path: MaybePath = None
     """Folder of a checkpoint, or `demo`; or none, with --synthetic."""
-    report: Report = None
-    """Folder for the receipt and the page; made if it is not there."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        from intarsia.cli.quality import open_folder
-
-        open_folder(self.report)
+        self.open_report()
         from intarsia.evidence.speed.steps.run import measure_prefill
 
-        return _tell(measure_prefill(self, self.path, progress=terminal_progress()), self.report, self.json)
+        return _tell(measure_prefill(self, self.path, progress=terminal_progress()), self)
 
 
-def _tell(run: "StepsRun", report: str | None, json: bool) -> int:
-    if json:
+def _tell(run: "StepsRun", left: Measurement) -> int:
+    from intarsia.evidence.receipts import steps_receipt
+
+    if left.json:
         emit_json(run.as_dict())
     else:
         show(run)
-    if report is not None:
-        from intarsia.cli.quality import keep
-        from intarsia.evidence.receipts import steps_receipt
-
-        keep(steps_receipt(run), f"{run.kind}-{run.label}", Path(report))
+    left.keep(partial(steps_receipt, run), f"{run.kind}-{run.label}")
     return 0
 
 

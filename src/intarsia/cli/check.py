@@ -11,7 +11,7 @@ from intarsia.cli.output import emit_json, printable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.ranks import start_ranks
 from intarsia.cli.tables import show_table
-from intarsia.core.config import CacheType, EngineSettings, LoadSettings
+from intarsia.core.config import CacheType, EngineSettings, LoadSettings, part_of
 
 if TYPE_CHECKING:
     from intarsia.evidence.checks import CheckReport
@@ -50,7 +50,7 @@ class Check(LoadSettings):
     """Print one JSON document."""
 
     def run(self) -> int:
-        settings = self._rank_settings()
+        settings = part_of(self, EngineSettings)
         code = start_ranks(settings)
         if code is not None:
             return code
@@ -82,20 +82,6 @@ class Check(LoadSettings):
         else:
             show(report)
         return 0 if report.passed else 1
-
-    def _rank_settings(self) -> EngineSettings:
-        """What the ranks must know to meet."""
-        return EngineSettings(
-            device=self.device,
-            dtype=self.dtype,
-            threads=self.threads,
-            kv_cache_dtype=self.kv_cache_dtype,
-            tp=self.tp,
-            rank=self.rank,
-            master=self.master,
-            master_port=self.master_port,
-            rank_timeout=self.rank_timeout,
-        )
 
 
 def show(report: "CheckReport") -> None:

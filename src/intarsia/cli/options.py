@@ -1,14 +1,54 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from intarsia.core.config import EngineSettings, GenerationSettings
+from intarsia.cli.output import note
+from intarsia.core.config import EngineSettings, GenerationSettings, part_of
+from intarsia.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from intarsia.core.receipt import Receipt
 
 CheckpointPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
 Texts = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What a measurement leaves behind."""
+
+    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder for receipts and their page; made if it is not there."""
+    json: bool = False
+    """Print one JSON document."""
+
+    def open_report(self) -> None:
+        """Make the folder before the work that goes into it. Raises UsageError where that cannot be."""
+        problem = ""
+        try:
+            if self.report is not None:
+                Path(self.report).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            found = f"{self.report}: {problem}"
+            raise UsageError("report", found=found, expected="a folder, or a path that is free")
+
+    def keep(self, receipt: Callable[[], "Receipt"], name: str) -> None:
+        """Write what `receipt` makes into the folder, under a name that is free, and the folder's page;
+        without a folder nothing is made, which may take reading all files.
+        """
+        if self.report is None:
+            return
+        from intarsia.evidence.report.folder import keep_receipt
+
+        written, page = keep_receipt(receipt(), name, Path(self.report))
+        note(f"receipt {written}, page {page}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +80,7 @@ class ReplyOptions(EngineSettings):
 
     def engine_settings(self) -> EngineSettings:
         """The part that loading needs."""
-        return EngineSettings(
-            device=self.device,
-            dtype=self.dtype,
-            threads=self.threads,
-            kv_cache_dtype=self.kv_cache_dtype,
-            expert_scales=self.expert_scales,
-            tuning=self.tuning,
-            window=self.window,
-            drafts=0 if self.no_drafts else self.drafts,
-            tp=self.tp,
-            rank=self.rank,
-            master=self.master,
-            master_port=self.master_port,
-            ring=self.ring,
-            rank_timeout=self.rank_timeout,
-        )
+        return part_of(self, EngineSettings, drafts=0 if self.no_drafts else self.drafts)
 
     def reply_settings(self, defaults: GenerationSettings) -> GenerationSettings:
         """The checkpoint's settings with those that were given in their place."""

@@ -1,13 +1,12 @@
 """intarsia quality: what a conversion costs in quality."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import emit_json, note, printable
+from intarsia.cli.options import CheckpointPath, Measurement
+from intarsia.cli.output import emit_json, printable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.ranks import start_ranks
 from intarsia.cli.tables import show_table
@@ -15,7 +14,6 @@ from intarsia.core.errors import UsageError
 from intarsia.evidence.quality.settings import QualitySettings
 
 if TYPE_CHECKING:
-    from intarsia.core.receipt import Receipt
     from intarsia.evidence.forms import Form
     from intarsia.evidence.quality.measure import Quality
 
@@ -24,7 +22,7 @@ Name = Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityCommand(QualitySettings):
+class QualityCommand(Measurement, QualitySettings):
     """Compare what two forms of a model say about a text, and their weights.
 
     `intarsia quality demo --manifest spark` compares the demo as stored with what a recipe makes of it. The
@@ -42,15 +40,11 @@ class QualityCommand(QualitySettings):
     """The same for the base."""
     text: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Text in UTF-8; documents end with <|endoftext|>, else at blank lines. The demo brings its own."""
-    report: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the receipt and the page; made if it is not there."""
     no_layers: bool = False
     """Leave the weights' own errors out."""
-    json: bool = False
-    """Print one JSON document."""
 
     def run(self) -> int:
-        open_folder(self.report)
+        self.open_report()
         same = self.candidate is None and self.manifest is None and self.kv_cache_dtype == "auto"
         if same and self.tp == 1:
             raise UsageError(
@@ -77,8 +71,7 @@ class QualityCommand(QualitySettings):
             emit_json(receipt.results)
         else:
             show(found)
-        if self.report is not None:
-            keep(receipt, f"quality-{found.candidate.label}", Path(self.report))
+        self.keep(lambda: receipt, f"quality-{found.candidate.label}")
         return ranks.end(1 if found.layers is not None and found.layers.suspects else 0)
 
     def _forms(self) -> "tuple[Form, Form]":
@@ -141,23 +134,3 @@ def show(found: "Quality") -> None:
         show_table("Weights, worst first", columns, rows)
     counts = f"{len(layers.changed):,} tensors differ, {layers.identical:,} are equal"
     print(f"{counts}, {len(layers.suspects)} suspect")
-
-
-def open_folder(report: str | None) -> None:
-    """Make a report's folder before the work that goes into it. Raises UsageError where that cannot be."""
-    problem = ""
-    try:
-        if report is not None:
-            Path(report).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = error.strerror or str(error)
-    if problem:
-        raise UsageError("report", found=f"{report}: {problem}", expected="a folder, or a path that is free")
-
-
-def keep(receipt: "Receipt", name: str, folder: Path) -> None:
-    """Write a receipt into a folder, under a name that is free, and the folder's page."""
-    from intarsia.evidence.report.folder import keep_receipt
-
-    written, page = keep_receipt(receipt, name, folder)
-    note(f"receipt {written}, page {page}")

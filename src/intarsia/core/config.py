@@ -4,11 +4,12 @@ The command line and a settings file are both read from these; nothing else deci
 Importing this module stays cheap: it knows neither torch nor a checkpoint.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
 from intarsia.core.errors import UsageError
 
+Part = TypeVar("Part")
 Device = str
 DataType = Literal["float32", "bfloat16"]
 CacheType = Literal["auto", "bfloat16", "fp8"]
@@ -121,6 +122,13 @@ class GenerationSettings(SamplingSettings):
                 raise UsageError("stop", found=f"one of {len(text)} characters", expected=expected)
         if not isinstance(self.ignore_eos, bool):
             raise UsageError("ignore_eos", found=f"{self.ignore_eos!r}", expected="true or false")
+
+
+def part_of(settings: Any, kind: type[Part], **changes: Any) -> Part:
+    """Settings of a kind: the fields that `settings` have of it, `changes` in their place."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    own = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in names}
+    return kind(**(own | changes))
 
 
 @dataclass(frozen=True)

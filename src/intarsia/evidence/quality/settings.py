@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from intarsia.core.config import CacheType, EngineSettings, LoadSettings, check_integer
+from intarsia.core.config import CacheType, EngineSettings, LoadSettings, check_integer, part_of
 from intarsia.core.errors import UsageError
 
 
@@ -47,15 +47,4 @@ class QualitySettings(LoadSettings):
 
     def rank_settings(self) -> EngineSettings:
         """What the ranks must know to meet."""
-        return EngineSettings(
-            device=self.device,
-            dtype=self.dtype,
-            threads=self.threads,
-            kv_cache_dtype=self.kv_cache_dtype,
-            drafts=0,
-            tp=self.tp,
-            rank=self.rank,
-            master=self.master,
-            master_port=self.master_port,
-            rank_timeout=self.rank_timeout,
-        )
+        return part_of(self, EngineSettings, drafts=0)

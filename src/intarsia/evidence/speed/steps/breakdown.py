@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from intarsia.formats import Stored
-from intarsia.kernels import aside, prefetch
+from intarsia.kernels import aside
 from intarsia.models.glm5_next import attention, feed_forward, model
 
 OPERATIONS = "intarsia.kernels"
 BETWEEN = "between operations"
-_NO_OPERATIONS = (aside.__name__, prefetch.__name__)
+_NO_OPERATIONS = (aside.__name__,)
 _MARK = "spin_kernel"
 
 
