@@ -27,7 +27,6 @@ from tests.kernels.steps import randn
 
 KERNELS = (
     "fragments",
-    "gluon_ahead",
     "gluon_sums",
     "gluon_few",
     "gluon_steps",
@@ -202,10 +201,9 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
             "DEPTH": shape.depth,
             "AHEAD": shape.ahead,
             "TRIGGER": False,
-            "EACH": 0,
             "NT": next(size for size in (8, 16, 32) if rows <= size),
         }
-        kernel[(first[-1],)](words, *operands, columns // 2, None, 0, **constants, **own)
+        kernel[(first[-1],)](words, *operands, columns // 2, **constants, **own)
     else:
         kernel = sys.modules["intarsia.kernels.linear.gluon_many"].many_rows
         own = {"APART": apart, "PARTS": shape.parts, "NT": shape.rows, "STAGES": shape.stages}

@@ -15,14 +15,12 @@ from intarsia.kernels.linear.launch import format_of
 from intarsia.kernels.linear.launch_wide import launch_wide
 from intarsia.kernels.linear.operands import (
     CODES,
-    ahead_of,
     aligned_rows,
     first_tiles,
     scales_of,
     sizes_of,
     words_of,
 )
-from intarsia.kernels.prefetch import AT_ONCE
 from intarsia.kernels.tuning import tuned
 from intarsia.kernels.weights import Weight
 
@@ -109,11 +107,10 @@ def launch(
     *,
     used: Tensor | None = None,
     limit: float | None = None,
-    ahead: Weight | None = None,
 ) -> None:
     """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to eight `weights` [N_i, K] of
     one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
-    SwiGLU. What `ahead` is read next: where a few rows are multiplied, part of it is asked for.
+    SwiGLU.
 
     Products are of exact weights, summed in float32 and rounded once. A row's bits depend on the row, the
     matrices and the output's dtype alone.
@@ -125,7 +122,7 @@ def launch(
     shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
         if isinstance(shape, plan.Few):
-            _launch_few(xs, weights, outs, used, limit, ranges, shape, ahead)
+            _launch_few(xs, weights, outs, used, limit, ranges, shape)
             return
         together = [(xs[0], weights, outs)]
         if len(xs) > 1:
@@ -146,7 +143,6 @@ def _launch_few(
     limit: float | None,
     ranges: int,
     shape: plan.Few,
-    ahead: Weight | None,
 ) -> None:
     from intarsia.kernels.linear import gluon_few as kernels
 
@@ -155,7 +151,6 @@ def _launch_few(
     words = [x.view(torch.int32) for x in aligned_rows(xs)]
     sizes = sizes_of(weights)
     first = first_tiles(sizes, shape.tile)
-    asked = ahead_of(ahead, first[-1], AT_ONCE)
     kernels.few_rows[(first[-1],)](
         tuple(words),
         tuple(words_of(weight) for weight in weights),
@@ -165,8 +160,6 @@ def _launch_few(
         used,
         rows,
         words[0].stride(0),
-        asked.memory,
-        asked.part,
         LIMIT=limit,
         NS=sizes,
         FIRST=first,
@@ -182,7 +175,6 @@ def _launch_few(
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
-        EACH=asked.each,
         TRIGGER=TRIGGER,
         launch_pdl=OVERLAP,
         maxnreg=_REGISTERS if 8 < rows <= 16 and name != "BF16" else None,

@@ -15,7 +15,6 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from intarsia.kernels.linear.fragments import swiglu
-from intarsia.kernels.linear.gluon_ahead import ask
 from intarsia.kernels.linear.gluon_sums import sums
 
 
@@ -90,8 +89,6 @@ def few(
     real,
     rows,
     x_stride,
-    ahead,
-    ahead_part,
     LIMIT: gl.constexpr,
     NS: gl.constexpr,
     FIRST: gl.constexpr,
@@ -106,7 +103,6 @@ def few(
     AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
-    EACH: gl.constexpr,
     TRIGGER: gl.constexpr,
     MORE: gl.constexpr,
 ):
@@ -144,8 +140,6 @@ def few(
     )
     if TRIGGER:
         gdc_launch_dependents()
-    if ahead is not None:
-        ask(ahead, ahead_part, program, EACH, RANGES * WARPS)
     y = added(parts, LIMIT, RANGES, BN, NT, GATED, RANGES * WARPS)
     HALVES: gl.constexpr = 2 if GATED else 1
     for i in gl.static_range(COUNT):
@@ -155,7 +149,7 @@ def few(
             write(outs[i], strides[i], y, tile, NS[i] // HALVES, real, rows, MORE)
 
 
-@gluon.jit(do_not_specialize=["rows", "ahead_part"])
+@gluon.jit(do_not_specialize=["rows"])
 def few_rows(
     xs,
     weights,
@@ -165,8 +159,6 @@ def few_rows(
     used,
     rows,
     x_stride,
-    ahead,
-    ahead_part,
     LIMIT: gl.constexpr,
     NS: gl.constexpr,
     FIRST: gl.constexpr,
@@ -181,7 +173,6 @@ def few_rows(
     AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
-    EACH: gl.constexpr,
     TRIGGER: gl.constexpr,
 ):
     """outs[i] [rows, NS[i]] with row stride strides[i] = xs[i] [rows, K] (or the only one) weights[i]^T.
@@ -190,28 +181,27 @@ def few_rows(
     FIRST: the first program of each matrix, and the number of programs. GATED: the one weight is gate over
     up, and the output their SwiGLU, of half as many columns. EVEN: every matrix is a whole number of tiles.
     `used`: None, or a pointer to the count of rows that are real. TRIGGER: what is launched next may begin
-    before the sums are written. `ahead`: None, or what is read soon; a program asks for 32 EACH bytes of
-    every `ahead_part`.
+    before the sums are written.
     """
     if used is None:
         few(
-            xs, weights, scales, outs, strides, rows, rows, x_stride, ahead, ahead_part, LIMIT, NS, FIRST,
-            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, EACH, TRIGGER, False,
+            xs, weights, scales, outs, strides, rows, rows, x_stride, LIMIT, NS, FIRST,
+            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
         )  # fmt: skip
     else:
         real = gl.minimum(gl.load(used), rows)
         if NT == 8:
             few(
-                xs, weights, scales, outs, strides, real, rows, x_stride, ahead, ahead_part, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, EACH, TRIGGER, False,
+                xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
+                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
             )  # fmt: skip
         elif real <= NT // 2:
             few(
-                xs, weights, scales, outs, strides, real, rows, x_stride, ahead, ahead_part, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, GATED, EVEN, EACH, TRIGGER, True,
+                xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
+                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, True,
             )  # fmt: skip
         else:
             few(
-                xs, weights, scales, outs, strides, real, rows, x_stride, ahead, ahead_part, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, EACH, TRIGGER, False,
+                xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
+                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
             )  # fmt: skip

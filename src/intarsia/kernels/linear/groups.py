@@ -43,15 +43,14 @@ def linear_stack(
     *,
     out_dtype: torch.dtype | None = None,
     used: Tensor | None = None,
-    ahead: Weight | None = None,
 ) -> Tensor:
     """Rows `x` [R, K] times matrices one below the other: [R, sum of N_i], contiguous. Otherwise as
-    `linears`. `ahead` is a weight that is read soon after; on a GPU part of it may be asked for meanwhile.
+    `linears`.
     """
     if _together([x], weights):
         sizes = [weight.shape[0] for weight in weights]
         out = torch.empty(x.shape[0], sum(sizes), dtype=out_dtype or x.dtype, device=x.device)
-        gluon.launch([x], weights, torch.split(out, sizes, -1), used=used, ahead=ahead)
+        gluon.launch([x], weights, torch.split(out, sizes, -1), used=used)
         return out
     return torch.cat([linear(x, weight, out_dtype=out_dtype, used=used) for weight in weights], -1)
 

@@ -1,16 +1,14 @@
 """What the register kernels are given of rows and weights: words, scales, where the tiles of each begin."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from torch import Tensor, int32, uint8
+from torch import Tensor, int32
 
 from intarsia.formats.fp8_block import scale_name_of
 from intarsia.formats.stored import Stored
 from intarsia.kernels.device import byte_view
 from intarsia.kernels.weights import Weight
 
-_PIECE = 4096  # bytes; parts of a matrix begin on multiples of them
 CODES = {"BF16": 0, "MXFP8": 1, "FP8_PB_WO": 2}
 
 
@@ -40,25 +38,6 @@ def scales_of(weight: Weight) -> Tensor:
     if isinstance(weight, Stored) and weight.format == "FP8_PB_WO":
         return weight[scale_name_of(weight)]
     return words_of(weight)
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What a product's programs ask for as they end: 32 `each` bytes of every `part` of a matrix."""
-
-    memory: Tensor | None = None
-    part: int = 0
-    each: int = 0
-
-
-def ahead_of(weight: Weight | None, programs: int, most: int) -> Ahead:
-    """Up to `most` bytes of the numbers of a matrix that is read soon, evenly spread."""
-    memory = weight["weight"] if isinstance(weight, Stored) else weight
-    if memory is None or not memory.is_contiguous():
-        return Ahead()
-    part = memory.nbytes // programs // _PIECE * _PIECE
-    each = min(most // programs, part) // (32 * 16) * 16
-    return Ahead(memory.view(uint8), part, each) if each else Ahead()
 
 
 def aligned_rows(xs: Sequence[Tensor]) -> list[Tensor]:
