@@ -145,7 +145,6 @@ def case(name, sizes, columns, rows, shape: plan.Wide, limit=None) -> float:
         FORMAT=CODES[name],
         RANGES=ranges,
         NT=shape.rows,
-        UNIT=shape.unit,
         STAGES=shape.stages,
         LEAD=shape.lead,
         GROUP=max(1, shape.group // shape.rows),
@@ -166,12 +165,12 @@ def main() -> None:
     interpreted.load_kernels()
     wide = plan.Wide
     cases = {
-        "MXFP8, two ranges": ("MXFP8", (256, 200), 512, 150, wide(64, 64, 3, 2, 128, True)),
-        "MXFP8, one range": ("MXFP8", (272,), 384, 70, wide(64, 128, 2, 3, 64, False)),
-        "MXFP8, swiglu": ("MXFP8", (512,), 512, 70, wide(64, 64, 4, 4, 64, False), LIMIT),
-        "blocks, eight ranges": ("FP8_PB_WO", (256,), 2048, 70, wide(64, 128, 3, 2, 64, True)),
-        "blocks, swiglu": ("FP8_PB_WO", (512,), 512, 66, wide(64, 64, 4, 2, 1024, False), LIMIT),
-        "BF16, two ranges": ("BF16", (256, 200), 512, 70, wide(64, 64, 3, 2, 64, True)),
+        "MXFP8, two ranges": ("MXFP8", (256, 200), 512, 150, wide(64, 3, 2, 128, True)),
+        "MXFP8, one range": ("MXFP8", (272,), 384, 70, wide(64, 2, 3, 64, False)),
+        "MXFP8, swiglu": ("MXFP8", (512,), 512, 70, wide(64, 4, 4, 64, False), LIMIT),
+        "blocks, eight ranges": ("FP8_PB_WO", (256,), 2048, 70, wide(64, 3, 2, 64, True)),
+        "blocks, swiglu": ("FP8_PB_WO", (512,), 512, 66, wide(64, 4, 2, 1024, False), LIMIT),
+        "BF16, two ranges": ("BF16", (256, 200), 512, 70, wide(64, 3, 2, 64, True)),
     }
     print(json.dumps({key: partial(case, *arguments)() for key, arguments in cases.items()}))
 

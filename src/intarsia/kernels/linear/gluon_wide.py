@@ -1,5 +1,4 @@
 # mypy: ignore-errors
-# ruff: noqa: RUF005
 """x W^T with wide tiles of x: two warpgroups that multiply by turns.
 
 The sums are those of `gluon_many`, in its order. A program takes 128 rows of one weight, each warpgroup 64
@@ -16,7 +15,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     tma,
     warpgroup_mma,
-    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 from triton.language.extra.cuda import gdc_wait
@@ -28,10 +26,11 @@ from intarsia.kernels.linear.gluon_steps import COLUMNS, half_operand, load_half
 from intarsia.kernels.linear.gluon_tiles import pointers, sums_layout
 
 HALF = gl.constexpr(64)  # of a warpgroup
+UNIT = gl.constexpr(64)  # columns of a buffer of x
 
 
 @gluon.jit
-def fetch(xd, row, buffers, full, at, stage, UNITS: gl.constexpr, NT: gl.constexpr, UNIT: gl.constexpr):
+def fetch(xd, row, buffers, full, at, stage, UNITS: gl.constexpr, NT: gl.constexpr):
     """Unit `at` of x into buffer `stage`, where there is such a unit."""
     more = at < UNITS
     mbarrier.expect(full.index(stage), NT * UNIT * 2, pred=more)
@@ -58,6 +57,7 @@ def by_row(sums, LAYOUT: gl.constexpr):
 def one_step(
     total,
     acc,
+    held,
     factor,
     ring,
     xd,
@@ -73,7 +73,6 @@ def one_step(
     phase,
     LAST: gl.constexpr,
     NT: gl.constexpr,
-    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
     FORMAT: gl.constexpr,
     LEAD: gl.constexpr,
@@ -86,35 +85,34 @@ def one_step(
     Of blocks `acc` is the product of one block, of which the scale `factor` is added to `total` when the next
     begins.
     """
-    UNITS: gl.constexpr = COLUMNS // UNIT
-    HALVES: gl.constexpr = 2 // UNITS
-    for unit in gl.static_range(UNITS):
-        operands = ()
-        for half in gl.static_range(HALVES):
-            words = ring[2 * half] | nothing if FORMAT == PLAIN else ring[2 * half]
-            operands = operands + (half_operand(words, ring[2 * half + 1], FORMAT, 2, 4, LW, A),)
-        at = step * UNITS + unit
+    for unit in gl.static_range(2):
+        words = ring[0] | nothing if FORMAT == PLAIN else ring[0]
+        operand = half_operand(words, ring[1], FORMAT, 2, 4, LW, A)
+        at = step * 2 + unit
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
-        acc = warpgroup_mma_wait(0, [acc])
-        mbarrier.arrive(empty.index(before), count=1, pred=at > 0)
+        b = buffers.index(stage).permute([1, 0])
         if FORMAT == BLOCK and unit == 0:
+            acc, held = warpgroup_mma_wait(0, [acc, held])
+            mbarrier.arrive(empty.index(before), count=1, pred=at > 0)
             total = gl.fma(acc, factor, total)
             factor = ring[1]
-        mbarrier.wait(full.index(stage), phase)
-        for half in gl.static_range(HALVES):
-            b = buffers.index(stage).slice(half * 64, 64, 1).permute([1, 0])
-            add = FORMAT != BLOCK or unit + half > 0
-            acc = warpgroup_mma(operands[half], b, acc, use_acc=add, is_async=True)
-        for half in gl.static_range(HALVES):
-            later = gl.minimum(step + (unit + half + LEAD) // 2, LAST)
-            ring = ring[2:] + load_half(wp, sp, later, (unit + half + LEAD) % 2, FORMAT)
+            mbarrier.wait(full.index(stage), phase)
+            acc = warpgroup_mma(operand, b, acc, use_acc=False, is_async=True)
+        else:
+            mbarrier.wait(full.index(stage), phase)
+            acc = warpgroup_mma(operand, b, acc, is_async=True)
+            acc, held = warpgroup_mma_wait(1, [acc, held])
+            mbarrier.arrive(empty.index(before), count=1, pred=at > 0)
+        held = operand
+        later = gl.minimum(step + (unit + LEAD) // 2, LAST)
+        ring = ring[2:] + load_half(wp, sp, later, (unit + LEAD) % 2, FORMAT)
         if FETCHES:
             mbarrier.wait(empty.index(before), gl.where(stage == 0, phase ^ 1, phase), pred=at > 0)
-            fetch(xd, row, buffers, full, at + STAGES - 1, before, (LAST + 1) * UNITS, NT, UNIT)
+            fetch(xd, row, buffers, full, at + STAGES - 1, before, 2 * LAST + 2, NT)
         stage += 1
         phase = gl.where(stage == STAGES, phase ^ 1, phase)
         stage = gl.where(stage == STAGES, 0, stage)
-    return total, acc, factor, ring, stage, phase
+    return total, acc, held, factor, ring, stage, phase
 
 
 @gluon.jit
@@ -134,7 +132,6 @@ def half_tile(
     FORMAT: gl.constexpr,
     RANGES: gl.constexpr,
     NT: gl.constexpr,
-    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
     LEAD: gl.constexpr,
     GATED: gl.constexpr,
@@ -156,23 +153,24 @@ def half_tile(
     gdc_wait()
     if FETCHES:
         for j in gl.static_range(STAGES - 1):
-            fetch(xd, row, buffers, full, j, j, K // UNIT, NT, UNIT)
+            fetch(xd, row, buffers, full, j, j, K // UNIT, NT)
     # A zero that the compiler does not see: numbers that were loaded are not multiplied from where they were.
     nothing = rows >> 31
     none = gl.full([HALF, NT], 0.0, gl.float32, SUMS)
     total = none
+    held = gl.full([HALF, UNIT], 0.0, gl.bfloat16, A)
     stage = 0
     phase = 0
     for run in range(RANGES):
-        acc = warpgroup_mma_init(none)
+        acc = none
         sums = none
         factor = ring[1]
         for i in range(STEPS):
-            sums, acc, factor, ring, stage, phase = one_step(
-                sums, acc, factor, ring, xd, row, buffers, full, empty, wp, sp, nothing, run * STEPS + i,
-                stage, phase, LAST, NT, UNIT, STAGES, FORMAT, LEAD, LW, A, FETCHES,
+            sums, acc, held, factor, ring, stage, phase = one_step(
+                sums, acc, held, factor, ring, xd, row, buffers, full, empty, wp, sp, nothing,
+                run * STEPS + i, stage, phase, LAST, NT, STAGES, FORMAT, LEAD, LW, A, FETCHES,
             )  # fmt: skip
-        acc = warpgroup_mma_wait(0, [acc])
+        acc, held = warpgroup_mma_wait(0, [acc, held])
         if FORMAT == BLOCK:
             acc = gl.fma(acc, factor, sums)
         if RANGES == 1:
@@ -229,7 +227,6 @@ def multiply(
     FORMAT: gl.constexpr,
     RANGES: gl.constexpr,
     NT: gl.constexpr,
-    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
     LEAD: gl.constexpr,
     GATED: gl.constexpr,
@@ -241,7 +238,7 @@ def multiply(
     COUNT: gl.constexpr = len(outs)
     half = tile * 2 + WHICH
     y = half_tile(
-        xd, weight, scale, half, n, row, rows, buffers, full, empty, kept, K, FORMAT, RANGES, NT, UNIT,
+        xd, weight, scale, half, n, row, rows, buffers, full, empty, kept, K, FORMAT, RANGES, NT,
         STAGES, LEAD, GATED, EVEN, SHARED, WHICH == 0,
     )  # fmt: skip
     if GATED:
@@ -273,7 +270,6 @@ def wide_rows(
     FORMAT: gl.constexpr,
     RANGES: gl.constexpr,
     NT: gl.constexpr,
-    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
     LEAD: gl.constexpr,
     GROUP: gl.constexpr,
@@ -285,7 +281,7 @@ def wide_rows(
 ):
     """As `many_rows`, of whole ranges: x [rows, K] as `arrange_rows` leaves it, described by `xd`.
 
-    UNIT columns of x are a buffer, LEAD halves of steps of weights are on their way, and the widest output
+    LEAD halves of steps of weights are on their way, and the widest output
     has WIDTH bytes a number. Rows that `arrange_rows` made zeros give zeros.
     """
     COUNT: gl.constexpr = len(weights)
@@ -321,7 +317,7 @@ def wide_rows(
                 multiply,
                 (
                     xd, weight, scale, program, tile, n, outs, strides, row, rows, buffers, full, empty,
-                    first, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, UNIT, STAGES, LEAD, GATED, EVEN,
+                    first, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD, GATED, EVEN,
                     SHARED, 0,
                 ),
             ),
@@ -329,7 +325,7 @@ def wide_rows(
                 multiply,
                 (
                     xd, weight, scale, program, tile, n, outs, strides, row, rows, buffers, full, empty,
-                    second, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, UNIT, STAGES, LEAD, GATED, EVEN,
+                    second, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD, GATED, EVEN,
                     SHARED, 1,
                 ),
             ),

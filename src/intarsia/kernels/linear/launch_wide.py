@@ -10,6 +10,8 @@ from intarsia.kernels.linear.operands import CODES, first_tiles, scales_of, size
 from intarsia.kernels.weights import Weight
 
 TILE = 128  # rows of the weight of a program
+_UNIT = 64  # columns of a buffer of x
+_SHARED_BYTES = 232_448 - 1024  # of a program, less its barriers and what takes arguments to the warps
 _REGISTERS = 256  # of a thread of the second warpgroup; the first has as many
 
 
@@ -29,9 +31,12 @@ def launch_wide(
 
     rows, k = ordered.shape
     sizes = sizes_of(weights)
+    shared = shape.shared and ranges > 1
+    width = max(out.element_size() for out in outs)
+    kept = shape.rows * TILE * (4 if shared else width)
     first = first_tiles(sizes, TILE)
     kernels.wide_rows[(-(-rows // shape.rows) * first[-1],)](
-        TensorDescriptor.from_tensor(ordered, [shape.rows, shape.unit], NVMMASharedLayout(128, 16, 2)),
+        TensorDescriptor.from_tensor(ordered, [shape.rows, _UNIT], NVMMASharedLayout(128, 16, 2)),
         tuple(words_of(weight) for weight in weights),
         tuple(scales_of(weight) for weight in weights),
         tuple(outs),
@@ -44,14 +49,13 @@ def launch_wide(
         FORMAT=CODES[format_of(weights[0])],
         RANGES=ranges,
         NT=shape.rows,
-        UNIT=shape.unit,
-        STAGES=shape.stages,
+        STAGES=min(shape.stages, (_SHARED_BYTES - kept) // (shape.rows * _UNIT * 2)),
         LEAD=shape.lead,
         GROUP=max(1, shape.group // shape.rows),
         GATED=limit is not None,
         EVEN=not any(size % TILE for size in sizes),
-        SHARED=shape.shared and ranges > 1,
-        WIDTH=max(out.element_size() for out in outs),
+        SHARED=shared,
+        WIDTH=width,
         REGISTERS=_REGISTERS,
         num_warps=4,
         launch_pdl=True,

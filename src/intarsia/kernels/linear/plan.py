@@ -52,12 +52,11 @@ class Many:
 @dataclass(frozen=True, slots=True)
 class Wide:
     """Many rows of x: a program takes 128 rows of the weight and so many `rows`, each of two warpgroups half
-    of the first. Buffers of x of `unit` columns, halves of steps of weights on their way, `group` as in
-    `Many`, and `shared` where the total of ranges lies in shared memory.
+    of the first. Buffers of 64 columns of x, halves of steps of weights on their way, `group` as in `Many`,
+    and `shared` where the total of ranges lies in shared memory.
     """
 
     rows: int
-    unit: int
     stages: int
     lead: int
     group: int
@@ -133,9 +132,9 @@ def _apart(ranges: int, weight_rows: int) -> bool:
 def wide(ranges: int, columns: int, form: str) -> Wide:
     """The shape for many rows of weights in codes."""
     if form == "FP8_PB_WO":
-        return Wide(128, 128, 4, 2, _GROUP, False)
+        return Wide(128, 4, 2, _GROUP, ranges > 1)
     # Beside the totals of 256 rows there is room for three buffers.
-    return Wide(256, 64, 3 if ranges > 1 else 4, 2, _GROUP, ranges > 1)
+    return Wide(256, 3 if ranges > 1 else 4, 2, _GROUP, ranges > 1)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
