@@ -1,4 +1,4 @@
-"""Tokens that lie on the device, and memory asked for ahead: the torch form, and what kernels compile to."""
+"""Tokens that lie on the device: the torch form, and what the kernel compiles to."""
 
 import importlib.util
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from intarsia.kernels.embedding import feed
-from intarsia.kernels.prefetch import prefetch
 
 TOKENS = torch.tensor([5, 6, 7, 8])
 PLACES = torch.tensor([-1, 2, 0, 1], dtype=torch.int32)
@@ -26,26 +25,12 @@ def test_tokens_are_taken_from_where_their_places_say():
     assert feed(TOKENS, PLACES, SOURCE).tolist() == [5, 13, 11, 0]
 
 
-def test_nothing_is_asked_for_where_nothing_branches():
-    prefetch(torch.ones(1, 4), [torch.ones(4, 4)])
-
-
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-def test_the_kernels_compile_for_hopper():
+def test_the_kernel_compiles_for_hopper():
     from intarsia.kernels.embedding.triton_fed import feed_rows
 
     pointers = {"tokens": "*i64", "places": "*i32", "source": "*i64", "out": "*i64", "rows": "i32"}
     assert assembly(feed_rows, pointers, {"SIZE": 64})
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-@pytest.mark.parametrize("count", [1, 3])
-def test_memory_is_asked_for_by_the_copy_engine(count):
-    from intarsia.kernels.prefetch.triton_prefetch import request_blocks
-
-    kinds = {"pieces": ("*u8",) * count, "blocks": ("i32",) * count, "wanted": "i32"}
-    code = assembly(request_blocks, kinds, {"COUNT": count, "BLOCK": 1 << 18, "EACH": 1 << 12}, warps=2)
-    assert code.count("cp.async.bulk.prefetch.L2") == 1
 
 
 @pytest.mark.gpu

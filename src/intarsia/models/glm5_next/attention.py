@@ -9,7 +9,6 @@ from intarsia.kernels.indexer import choose_tokens
 from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step, decay_and_gate
 from intarsia.kernels.linear import linear, linear_stack, linears
 from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend, enter_rows, expand_values
-from intarsia.kernels.prefetch import prefetch
 from intarsia.kernels.rows import Rows
 from intarsia.models.glm5_next.state import KdaCache, MlaCache
 from intarsia.models.glm5_next.weights import KdaWeights, MlaWeights
@@ -35,7 +34,6 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
     projected = Projected(raw=raw, decay=decay, gate=gate, beta=beta)
     kept = Cache(memory=cache.memory, window=cache.window, current=cache.current)
     join(x)
-    prefetch(x, [w.o])
     y = attention_step(projected, parameters, kept, rows, overlap=True)
     return linear(y, w.o, out_dtype=torch.float32, used=used)
 
@@ -90,7 +88,6 @@ def select(
     if branched:
         with aside(x):
             q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
-        prefetch(x, [w.o])
     else:
         q = linear(q_latent, w.q_b, used=used)
     queries = linear(q_latent, i.wq_b, used=used).view(-1, config.index_n_heads, config.index_head_dim)

@@ -13,7 +13,6 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.embedding import embed, join_norms
 from intarsia.kernels.linear import linear
 from intarsia.kernels.norm import add_norm, rms_norm
-from intarsia.kernels.prefetch import prefetch
 from intarsia.kernels.rows import Piece, Rows
 from intarsia.kernels.weights import Weight
 from intarsia.models.errors import StateError
@@ -95,7 +94,6 @@ class Glm5NextModel:
         pending: hyper.Pending | None = None
         for index, layer in enumerate(self.weights.layers):
             block = layer.block
-            prefetch(streams, block.attention.first)
             streams, x, mix = self._site(streams, pending, layer.attention_mix, block.attention_norm)
             if watch is not None and index:
                 watch(index - 1, streams)
@@ -211,7 +209,6 @@ class Glm5NextModel:
             return self._second_half_in_parts(layer, streams, partial, mix, rows, parts)
         sent = self._sent(rows)
         pending = self._pending(partial, mix, sent)
-        prefetch(streams, layer.block.mlp.first)
         streams, x, mix = self._site(streams, pending, layer.mlp_mix, layer.block.mlp_norm)
         y = feed_forward(x, layer.block.mlp, self.config, rows)
         return streams, self._pending(y, mix, sent)

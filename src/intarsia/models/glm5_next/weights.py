@@ -32,11 +32,6 @@ class KdaWeights:
     o_norm: Tensor
     o: Weight
 
-    @property
-    def first(self) -> tuple[Weight, ...]:
-        """The large matrices that rows meet first."""
-        return self.q, self.k, self.v
-
 
 @dataclass(frozen=True, slots=True)
 class IndexerWeights:
@@ -64,11 +59,6 @@ class MlaWeights:
     o: Weight
     indexer: IndexerWeights
 
-    @property
-    def first(self) -> tuple[Weight, ...]:
-        """The large matrices that rows meet first."""
-        return self.q_a, self.q_b
-
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
@@ -76,11 +66,6 @@ class MlpWeights:
 
     gate_up: Weight
     down: Weight
-
-    @property
-    def first(self) -> tuple[Weight, ...]:
-        """The large matrix that rows meet first."""
-        return (self.gate_up,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +84,6 @@ class MoeWeights:
     bias: Tensor
     experts: ExpertsWeights
     shared: MlpWeights
-
-    @property
-    def first(self) -> tuple[Weight, ...]:
-        """The large matrices that all rows meet."""
-        return self.shared.gate_up, self.shared.down
 
 
 @dataclass(frozen=True, slots=True)
