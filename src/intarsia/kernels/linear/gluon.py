@@ -30,6 +30,8 @@ TRIGGER = False
 """Whether what comes after them may begin when their sums are there, before they are written."""
 OVERLAP = False
 """Whether products of few rows begin, with their weights, while the kernel before still runs."""
+ORDER_EARLY = False
+"""Whether rows are put in order by programs that are there when the kernel before ends."""
 _FEW_ROWS = (8, 16, 32)  # of x, that one program multiplies
 _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
@@ -188,8 +190,9 @@ def _ordered(x: Tensor, used: Tensor | None, name: str) -> Tensor:
     rows, k = x.shape
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
     arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
-        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2
-    )
+        x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2,
+        launch_pdl=ORDER_EARLY,
+    )  # fmt: skip
     return ordered
 
 
