@@ -113,7 +113,7 @@ def exchange_wide(
     """
     program = tl.program_id(0)
     done = tl.load(calls + program)
-    turns = tl.cdiv(count, CHUNK * PROGRAMS)
+    turns = tl.cdiv(tl.maximum(count - program * CHUNK, 0), CHUNK * PROGRAMS)  # of this program, on any rank
     until = deadline(failed, limit)
     lane = tl.arange(0, CHUNK)
     late = False

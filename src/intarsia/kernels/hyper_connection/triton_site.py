@@ -147,20 +147,20 @@ def measure_tile(
             here = settled(here, WIDE)
             tl.store(out + (row * 4 + j) * D + column, here, mask=valid)
             x = x + (here,)
-    total = tl.zeros((TILE, SUMS), tl.float32)
     squares = tl.zeros((TILE, COLUMNS), tl.float32)
-    for j in tl.static_range(4):
+    totals = ()
+    for j in tl.static_range(4):  # four sums: the products of one wait for each other, and not for the others'
         wide = x[j].to(tl.float32)
         squares += wide * wide
-        if EARLY:
-            total = product(x[j], weights[j], total, WIDE)
-        else:
+        weight = weights[j] if EARLY else None
+        if not EARLY:
             weight = tl.load(fn + m * 4 * D + j * D + column, mask=m < SQUARES, other=0)
-            total = product(x[j], weight, total, WIDE)
+        totals = totals + (product(x[j], weight, tl.zeros((TILE, SUMS), tl.float32), WIDE),)
     CHUNKS: tl.constexpr = D // COLUMNS
     n = tl.arange(0, SUMS)[None, :]
-    total = tl.where(n == SQUARES, tl.sum(squares, 1)[:, None], total)
-    tl.store(parts + (row * SUMS + n) * CHUNKS + chunk, total, mask=valid & (n <= SQUARES))
+    total = (totals[0] + totals[1]) + (totals[2] + totals[3])
+    tl.store(parts + (row * SUMS + n) * CHUNKS + chunk, total, mask=valid & (n < SQUARES))
+    tl.store(parts + (row * SUMS + SQUARES) * CHUNKS + chunk, tl.sum(squares, 1)[:, None], mask=valid)
 
 
 @triton.jit(do_not_specialize=["rows", "room", "limit"])
