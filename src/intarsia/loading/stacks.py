@@ -52,14 +52,14 @@ class Stacks:
     def __init__(self, modules: Mapping[str, Module], units: Units, staging: Staging, ledger: Ledger) -> None:
         self._modules, self._units = modules, units
         self._staging, self._ledger = staging, ledger
-        self._known: dict[str, Sequence[Stack]] = {}
+        self._known: dict[str, tuple[Arranged, Sequence[Stack]]] = {}
 
     def of(self, arranged: Arranged) -> Sequence[Stack]:
         """The stacks of a weight in order; none if it is not encoded so."""
         known = self._known.get(arranged.module.name)
-        if known is None:
-            known = self._known[arranged.module.name] = self._made(arranged)
-        return known
+        if known is None or known[0] is not arranged:
+            known = self._known[arranged.module.name] = arranged, self._made(arranged)
+        return known[1]
 
     def encode(self, arranged: Arranged, tensors: Tensors, phase: Phase) -> torch.Tensor:
         """Fills a weight's tensors; bools on the device, one a stack: whether a value is not finite."""
