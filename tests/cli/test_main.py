@@ -10,6 +10,7 @@ import pytest
 
 from intarsia.cli import main as entry
 from intarsia.cli.main import COMMANDS, main
+from intarsia.cli.output import counted
 from intarsia.core.errors import Violation, ViolationsError
 
 
@@ -172,3 +173,16 @@ def test_python_m_intarsia_and_plain_encodings():
     done = run_process("-m", "intarsia", "--version", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert done.stdout.startswith("intarsia ")
+
+
+def test_help_says_all_of_the_command_that_is_meant_and_a_line_of_each_in_the_list(capsys):
+    assert main(["convert", "--help"]) == 0
+    assert "an export that was stopped goes on with --resume" in " ".join(capsys.readouterr().out.split())
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Write a checkpoint in the formats" in shown
+    assert "goes on with --resume" not in shown
+
+
+def test_numbers_have_their_nouns():
+    assert [counted(n, "shard") for n in (0, 1, 2000)] == ["0 shards", "1 shard", "2,000 shards"]

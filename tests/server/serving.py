@@ -32,7 +32,7 @@ def service_of(**options):
         tokenizer_json=(DEMO / "tokenizer.json").read_text(),
         vocab_size=VOCAB,
         root="demo",
-        weights=lambda: WEIGHTS,
+        weights=WEIGHTS,
     )
     engine = FakeEngine(assets, VOCAB, window=window, streams=streams, queue=settings.queue)
     return Service(settings, model, engine)

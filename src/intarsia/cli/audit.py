@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import emit_json, gigabytes, printable
+from intarsia.cli.output import counted, emit_json, gigabytes, printable
 from intarsia.cli.progress import terminal_progress
 from intarsia.core.errors import UsageError, Violation
 
@@ -70,10 +70,10 @@ def show(report: "AuditReport") -> None:
         f", {gigabytes(report.values_read)} of values read" if report.values_read else ", values not read"
     )
     size = gigabytes(report.weight_bytes)
-    print(f"{report.tensors:,} tensors {checked}, {report.shards} shards, {size}{values}")
+    print(f"{counted(report.tensors, 'tensor')} {checked}, {counted(report.shards, 'shard')}, {size}{values}")
     if report.clean:
         print("clean")
         return
     rules = Counter(violation.rule for violation in report.violations)
     counts = ", ".join(f"{count} {rule}" for rule, count in rules.most_common())
-    print(f"{len(report.violations)} violations: {counts}")
+    print(f"{counted(len(report.violations), 'violation')}: {counts}")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from intarsia.cli.options import Measurement
-from intarsia.cli.output import INTERRUPTED, emit_json, note, stoppable
+from intarsia.cli.output import INTERRUPTED, counted, emit_json, note, stoppable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
 from intarsia.evidence.kernels.settings import KernelsSettings
@@ -54,10 +54,9 @@ def tell(row: "Row") -> None:
     """A row as soon as it is known, so that a run which is stopped has said something."""
     beside, spread = _beside(row), _spread(row)
     spread = f" ({spread})" if spread else ""
-    note(
-        f"{row.operation}: {row.case}, {row.rows:,} rows: {row.us:.1f} us{spread}, floor {row.floor_us:.1f}"
-        + (f", {beside}" if beside else "")
-    )
+    case = f"{row.operation}: {row.case}, {counted(row.rows, 'row')}"
+    figures = f"{row.us:.1f} us{spread}, floor {row.floor_us:.1f}"
+    note(f"{case}: {figures}" + (f", {beside}" if beside else ""))
 
 
 def show(run: "KernelsRun") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from intarsia.cli.options import Measurement
-from intarsia.cli.output import emit_json, gigabytes, note
+from intarsia.cli.output import counted, emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
 from intarsia.evidence.speed.steps.settings import DecodeSettings, PrefillSettings
@@ -129,8 +129,8 @@ def _show_decode(run: "StepsRun") -> None:
         show_table("steps that verify guesses", DRAFT_COLUMNS, drafted)
     for one in run.decode:
         if one.eager_because:
-            note(f"{one.streams} streams ran eagerly: {one.eager_because}")
-        _show_operations(f"a step of {one.streams} streams", one.operations)
+            note(f"{counted(one.streams, 'stream')} ran eagerly: {one.eager_because}")
+        _show_operations(f"a step of {counted(one.streams, 'stream')}", one.operations)
 
 
 def _show_prompts(run: "StepsRun") -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import emit_json, gigabytes, note
+from intarsia.cli.output import counted, emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.core.errors import UsageError
@@ -81,8 +81,6 @@ class Convert:
                 }
             )
         else:
-            note(
-                f"{written.path}: {len(written.tensors):,} tensors in {len(written.shards)} shards, "
-                f"{gigabytes(after)} ({after / before:.0%} of {gigabytes(before)})"
-            )
+            parts = f"{counted(len(written.tensors), 'tensor')} in {counted(len(written.shards), 'shard')}"
+            note(f"{written.path}: {parts}, {gigabytes(after)} ({after / before:.0%} of {gigabytes(before)})")
         return 0

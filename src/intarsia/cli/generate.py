@@ -9,7 +9,7 @@ from intarsia.cli.explain import explain
 from intarsia.cli.options import CheckpointPath, ReplyOptions
 from intarsia.cli.output import emit_json, note, write
 from intarsia.cli.progress import terminal_progress
-from intarsia.cli.ranks import start_ranks
+from intarsia.cli.ranks import rank_of, start_ranks
 
 if TYPE_CHECKING:
     from intarsia.engine.generate import Generation
@@ -63,7 +63,8 @@ class Generate(ReplyOptions):
         for delta in generation:
             write(delta.text)
         write("\n")
-        note(report(generation.result))
+        if not rank_of(self):  # other ranks have nothing to tell
+            note(report(generation.result))
         return 0
 
     def _document(self, generation: "Generation") -> dict[str, Any]:

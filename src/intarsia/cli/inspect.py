@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import emit_json, gigabytes, printable
+from intarsia.cli.output import counted, emit_json, gigabytes, printable
 from intarsia.cli.tables import show_table
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def show(summary: "Summary", most_rows: int | None) -> None:
     kind = summary.model_type or "an unnamed architecture"
     print(printable(f"{summary.path}: {kind}, {', '.join(summary.architectures) or 'no class named'}"))
     print(
-        f"{summary.tensors:,} tensors, {gigabytes(summary.tensor_bytes)}, in {len(summary.shards)} shards of "
+        f"{counted(summary.tensors, 'tensor')}, {gigabytes(summary.tensor_bytes)}, in "
+        f"{counted(len(summary.shards), 'shard')} of "
         f"{gigabytes(summary.weight_bytes)} together"
     )
     quantization = {name: value for name, value in summary.quantization.items() if value}
@@ -81,7 +82,7 @@ def show(summary: "Summary", most_rows: int | None) -> None:
             [(row.recipe, row.written, f"{row.entries:,}") for row in summary.recipes],
         )
     for group in summary.groups:
-        print(f"{group.name}: {group.state}, {group.tensors:,} tensors, {gigabytes(group.bytes)}")
+        print(f"{group.name}: {group.state}, {counted(group.tensors, 'tensor')}, {gigabytes(group.bytes)}")
     show_table(
         "Shards",
         ("file", "tensors", "bytes"),

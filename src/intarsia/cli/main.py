@@ -4,6 +4,7 @@ Exit codes: 0 fine, 1 violations or a failed check, 2 wrong use; 130 after Ctrl-
 output has gone.
 """
 
+import inspect
 import io
 import os
 import sys
@@ -118,8 +119,10 @@ def wrong_use(error: IntarsiaError) -> bool:
 def parse(words: Sequence[str]) -> Command:
     """The command a line asks for. Raises SystemExit, like argparse, for help and for wrong lines."""
     choices = tuple(
-        Annotated[command, tyro.conf.subcommand(name, prefix_name=False, description=first_line(command))]
+        Annotated[command, tyro.conf.subcommand(name, prefix_name=False, description=about)]
         for name, command in COMMANDS.items()
+        # all that there is to say of the one that is meant, a line of each in the list
+        for about in [whole(command) if words[:1] == [name] else first_line(command)]
     )
     union: Any = Union[choices]  # noqa: UP007  (built from a table)
     parsed: Command = tyro.cli(
@@ -130,6 +133,11 @@ def parse(words: Sequence[str]) -> Command:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     return parsed
+
+
+def whole(command: type[Command]) -> str:
+    """All of a command's docstring."""
+    return inspect.cleandoc(command.__doc__ or "")
 
 
 def first_line(command: type[Command]) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import emit_json, note, printable
+from intarsia.cli.output import counted, emit_json, note, printable
 
 SourcePath = Annotated[str, tyro.conf.arg(metavar="PATH")]
 ManifestPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MANIFEST")]
@@ -69,7 +69,7 @@ class ManifestCheck:
         if result.ok:
             print(f"{targets or 'no targets'}; {modules or '0'} modules as a runtime fuses them")
         else:
-            print(f"{len(result.violations)} violations")
+            print(counted(len(result.violations), "violation"))
         return 0 if result.ok else 1
 
 
@@ -104,7 +104,7 @@ class ManifestDiff:
         else:
             for item in found:
                 print(printable(f"{item.name}: {item.first or 'nothing'} | {item.second or 'nothing'}"))
-            print(f"{len(found)} differences" if found else "no difference")
+            print(counted(len(found), "difference") if found else "no difference")
         return 1 if found else 0
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import emit_json, gigabytes, printable
+from intarsia.cli.output import counted, emit_json, gigabytes, printable
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
 from intarsia.core.config import CacheType
@@ -64,8 +64,7 @@ class PlanCommand:
         from intarsia.core.receipt import write
         from intarsia.loading.receipts import plan_receipt
 
-        checkpoint = api.open_checkpoint(self.path, strict=False, data_required=False)
-        settings = {
+        options: dict[str, Any] = {  # as the function and the receipt call them
             "ranks": self.tp,
             "device_memory": _size("--device-memory", self.device_memory),
             "context": self.context,
@@ -76,22 +75,11 @@ class PlanCommand:
             "compressed_scales": self.compressed_scales,
             "ring": self.ring,
         }
+        checkpoint = api.open_checkpoint(self.path, strict=False, data_required=False)
         manifest = api.read_manifest(self.manifest) if self.manifest is not None else None
-        result = api.plan(
-            checkpoint,
-            manifest,
-            ranks=self.tp,
-            device_memory=_size("--device-memory", self.device_memory),
-            context=self.context,
-            streams=self.streams,
-            kv_cache_dtype=self.kv_cache_dtype,
-            budget=_size("--budget", self.budget),
-            device=self.device,
-            compressed_scales=self.compressed_scales,
-            ring=self.ring,
-        )
+        result = api.plan(checkpoint, manifest, **options)
         if self.receipt is not None:
-            write(plan_receipt(result, settings, checkpoint), self.receipt)
+            write(plan_receipt(result, options, checkpoint), self.receipt)
         if self.json:
             emit_json(result.as_dict())
         else:
@@ -127,7 +115,7 @@ def show(result: "Plan") -> None:
         print(f"not loaded: {name}")
     if result.window is not None and result.device_memory is not None and result.reserve is not None:
         print(
-            f"largest window: {result.window:,} tokens for {result.streams} streams in "
+            f"largest window: {result.window:,} tokens for {counted(result.streams, 'stream')} in "
             f"{gigabytes(result.device_memory)}, of which {gigabytes(result.reserve)} stay free"
         )
     for violation in result.violations:
@@ -174,10 +162,11 @@ def show_wire(wire: "Wire") -> None:
     prompt = f"prompt of {wire.prompt_tokens:,}, s"
     columns = ["link", "us an exchange", "GB/s each way", "step, ms", prompt, ""]
     show_table("time ranks wait for each other, nothing overlapped", columns, rows)
+    streams = counted(wire.streams, "stream")
     where = "the busiest line of the ring carries" if wire.ring else "each rank sends"
     print(
         f"on the wire: {where} {_bytes(round(wire.token_bytes))} bytes a token "
-        f"({_bytes(wire.step.bytes)} in {wire.step.exchanges} exchanges a step of {wire.streams} streams), "
+        f"({_bytes(wire.step.bytes)} in {wire.step.exchanges} exchanges a step of {streams}), "
         f"{_bytes(wire.prompt.bytes)} bytes in {_bytes(wire.prompt.exchanges)} exchanges a prompt; "
         f"{_bytes(wire.sampled.bytes - wire.step.bytes)} bytes more a step that draws from nuclei, and "
         f"{_bytes(wire.whole_row)} a row whose reply may ask for any token's logit"

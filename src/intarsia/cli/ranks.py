@@ -15,14 +15,19 @@ def remember(words: Sequence[str]) -> None:
     _LINE[:] = words
 
 
+def rank_of(settings: EngineSettings) -> int | None:
+    """This process's place among the ranks, None where nobody named it."""
+    if settings.rank is None and "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["RANK"])
+    return settings.rank
+
+
 def start_ranks(settings: EngineSettings) -> int | None:
     """Start the ranks that a command asks for, and wait: the exit code. None when this process is to work.
 
     That is so for one rank, for a rank that was named, and under torchrun.
     """
-    rank = settings.rank
-    if rank is None and "TORCHELASTIC_RUN_ID" in os.environ:
-        rank = int(os.environ["RANK"])
+    rank = rank_of(settings)
     if settings.tp == 1 or rank is not None:
         if rank:
             # the reply is rank 0's to tell

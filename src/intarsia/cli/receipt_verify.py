@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from intarsia.cli.output import emit_json, printable, require_files
+from intarsia.cli.output import counted, emit_json, printable, require_files
 from intarsia.cli.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class ReceiptVerify:
             print(printable(f"not checked: {line}"))
         if "code" in document:
             print(f"made by {document['code']}")
-        count = f"{len(found)} violation{'s' if len(found) > 1 else ''}"
-        print(printable(f"{what}: {count if found else 'fits'}"))
+        print(printable(f"{what}: {counted(len(found), 'violation') if found else 'fits'}"))
 
 
 def code_of(receipt: "Receipt") -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import emit_json, note
+from intarsia.cli.output import counted, emit_json, note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,5 +37,5 @@ class Report:
         else:
             for violation in odd:
                 note(str(violation))
-            note(f"{page}: {len(found)} receipt{'s' if len(found) > 1 else ''}")
+            note(f"{page}: {counted(len(found), 'receipt')}")
         return 1 if any(violation.rule == "receipt-id" for violation in odd) else 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import emit_json, gigabytes, note
+from intarsia.cli.output import counted, emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.sizes import size_in_bytes
 
@@ -65,8 +65,6 @@ class Synth:
                 }
             )
         else:
-            note(
-                f"{made.path}: {len(made.tensors):,} tensors in {len(made.shards)} shards, "
-                f"{gigabytes(made.weight_bytes)}, {seconds:.1f} s"
-            )
+            parts = f"{counted(len(made.tensors), 'tensor')} in {counted(len(made.shards), 'shard')}"
+            note(f"{made.path}: {parts}, {gigabytes(made.weight_bytes)}, {seconds:.1f} s")
         return 0

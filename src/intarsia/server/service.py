@@ -1,7 +1,7 @@
 """What the HTTP service needs of the model and the engine, gathered in one place."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,8 +31,9 @@ class ServedModel:
     root: str = ""
     """Where it was loaded from, as it was asked for."""
     created: int = field(default_factory=lambda: int(time.time()))
-    weights: Callable[[], Sequence[WeightRow]] = tuple
-    configurations: Callable[[], Sequence[ConfigurationRow]] = tuple
+    weights: Sequence[WeightRow] = ()
+    """How every module is stored and runs."""
+    configurations: Sequence[ConfigurationRow] = ()
     """What kernels with a choice run with."""
     tuning: str = ""
     """Where those are from, in words."""

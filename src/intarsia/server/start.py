@@ -51,8 +51,8 @@ def load_service(source: str, settings: ServerSettings, *, progress: Progress = 
         tokenizer_json=_tokenizer_json(checkpoint),
         vocab_size=vocab_size,
         root=source,
-        weights=lambda: rows,
-        configurations=lambda: configured,
+        weights=rows,
+        configurations=configured,
         tuning=str(state),
     )
     return Service(settings, model, engine.start(), grammars)

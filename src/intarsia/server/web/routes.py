@@ -103,9 +103,9 @@ class Routes:
         told = {
             "object": "list",
             "kv_cache_dtype": self._service.settings.kv_cache_dtype,
-            "data": list(self._service.model.weights()),
+            "data": list(self._service.model.weights),
             "tuning": self._service.model.tuning,
-            "configurations": list(self._service.model.configurations()),
+            "configurations": list(self._service.model.configurations),
         }
         await _json(exchange, told)
 
