@@ -31,6 +31,32 @@ def test_partial_sums_are_added_in_rank_order():
     assert float(expected[0, 0]) != float(other)
 
 
+def test_sums_are_left_to_their_reader_only_where_that_can_sum_them():
+    def work(group):
+        partial = torch.full((2, 3), NUMBERS[group.rank])
+        whole = group.sum_in_rank_order(partial)
+        plain, left = group.sum_where_read(partial)
+        group.peers = SimpleNamespace(few=100, most=100)  # numbers of a CPU do not go over peer memory
+        cpu, still = group.sum_where_read(partial)
+        return torch.equal(plain, whole) and torch.equal(cpu, whole), left, still
+
+    assert on_ranks(2, work) == [(True, None, None)] * 2
+    partial = torch.ones(2, 3)
+    assert SINGLE.sum_where_read(partial) == (partial, None)
+
+
+def test_streams_are_divided_by_default_where_rows_kept_apart_are_fast():
+    def work(group):
+        return [
+            TorchGroup(group._group, torch.device("cpu"), timeout=timedelta(seconds=1), peers=peers).divided(
+                4096
+            )
+            for peers in (None, SimpleNamespace(wide=False), SimpleNamespace(wide=True))
+        ]
+
+    assert on_ranks(2, work) == [[None, None, 2048]] * 2
+
+
 def test_columns_of_unequal_widths_come_side_by_side():
     widths = [3, 2, 1]
 
