@@ -29,14 +29,13 @@ pytestmark = pytest.mark.gpu
 EXPERTS, INNER, WIDTH, TOP, LIMIT = 24, 512, 1024, 4, 10.0
 COUNTS = [*range(1, 18), 32, 64, 65, 128, 384]
 FORMS = [
-    packed_launch._ONE_ROW,
     Few(pairs=8, quarters=4, depth=2, early_x=False),
-    Few(pairs=16, quarters=2, depth=3, early_x=True),
-    Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False),
+    Few(pairs=16, quarters=2, depth=3, early_x=True, ahead=12),
+    Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False, ahead=3),
     Many(pairs=32, quarters=2, stages=4, depth=3),
     Many(pairs=64, quarters=2, stages=4, depth=2),
     Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(32, 96, 160, 224)),
-    *(form for _, form in packed_launch._FORMS),
+    *packed_launch.forms(),
 ]
 
 
@@ -165,7 +164,7 @@ def test_every_kernel_gives_the_same_bits(form):
     different = []
     for kind, rows in product(("random", "one_expert", "mostly_padding"), (1, 3, 16, 40, 300)):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
-        with patch.object(packed_launch, "form_of", lambda *_: FORMS[1]):
+        with patch.object(packed_launch, "form_of", lambda *_: FORMS[0]):
             expected = routed_experts(x, chosen, *tiles, LIMIT)
         for dealt, stacks in product((1, 5, 1000), (tiles, small)):
             with (

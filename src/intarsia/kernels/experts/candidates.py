@@ -43,17 +43,17 @@ def candidates(site: Site) -> tuple[Configuration, ...]:
 def _others(site: Site) -> Iterator[Configuration]:
     experts, inner, width, top = site.shape
     mean = site.rows * top / experts  # pairs of an expert
-    forms = [packed_launch._ONE_ROW, *(form for _, form in packed_launch._FORMS)]
-    for form in forms:
+    for form in packed_launch.forms():
         if not mean / 4 <= form.pairs <= max(32, 4 * mean):
             continue
         if isinstance(form, Few):
-            for depth in (2, 3, 4):
+            for depth in (2, 3, 4, 6, 8):
                 yield replace(form, depth=depth)
             yield replace(form, early_x=not form.early_x)
             yield replace(form, quarters=6 - form.quarters)
             yield replace(form, pairs=16 if form.pairs == 24 else form.pairs)
             yield replace(form, registers=None if form.registers else 128)
+            yield replace(form, ahead=0 if form.ahead else 12)
             if site.rows * top <= MOST_UNSORTED:
                 yield replace(form, lists=not form.lists)
         else:

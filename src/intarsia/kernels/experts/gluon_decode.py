@@ -24,7 +24,7 @@ from intarsia.kernels.experts.gluon_tiles import (
     swiglu_of,
     without,
 )
-from intarsia.kernels.experts.gluon_weights import PLACES, WARPS, first_requests, operand, request
+from intarsia.kernels.experts.gluon_weights import PLACES, WARPS, ask_for, first_requests, operand, request
 
 WAIT_FIRST = gl.constexpr(1)
 """Launched early; the blocks come from the kernel before it."""
@@ -197,6 +197,7 @@ def block_rows(
     N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
     SORTED: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr, DEPTH: gl.constexpr,
     EARLY_X: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr, OVERLAP: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):  # fmt: skip
     """The product of a program's weights and one block."""
     HALVES: gl.constexpr = 4 // QUARTERS  # programs that share a tile
@@ -220,6 +221,11 @@ def block_rows(
     ring, next_marks = first_requests(
         words_at, scales_at, marks_at, compressed, QUARTERS, PASSING, DEPTH, RESIDENT
     )
+    MORE: gl.constexpr = AHEAD if AHEAD < K // 128 - DEPTH else K // 128 - DEPTH
+    if MORE > 0:
+        ask_for(codes + tile * (16 * K) + half * (QUARTERS * 512) + DEPTH * 2048, MORE, QUARTERS * 16, 2048)
+        if not RESIDENT:
+            ask_for(scales + tile * (2 * K) + DEPTH * 256, MORE, 8, 256)
     if OVERLAP == WAIT_FOR_X:
         gdc_wait()
         gdc_launch_dependents()
@@ -270,13 +276,16 @@ def few_rows(
     PASSING: gl.constexpr,
     RESIDENT: gl.constexpr,
     OVERLAP: gl.constexpr,
+    ONCE: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     """GATED: out bfloat16 [pairs, N / 2] = SwiGLU of x [rows, K] through gate and up rows, in places of
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
     Blocks are dealt to the programs of a part in turn, `most` of them, up to the first that counts nothing:
-    programs that take one more come first, and hardly any has nothing to do.
+    programs that take one more come first, and hardly any has nothing to do. ONCE: there is a program for
+    each.
 
     Without SORTED there are no lists: `order` holds the experts of up to 64 pairs, which stand for their
     places, and `block_*` nothing. A block is then begun by one of its pairs, and there is a program for each.
@@ -284,38 +293,47 @@ def few_rows(
     x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
     them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
-    EARLY_X: x of the first eight is loaded a step ahead too.
+    EARLY_X: x of the first eight is loaded a step ahead too. AHEAD: steps after those that are asked for into
+    the L2 cache at once.
     """
     block = gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
         gdc_wait()
         gdc_launch_dependents()
-    if SORTED:
-        count = gl.load(block_count + block)
-        expert = gl.load(block_expert + block)
-        start = gl.load(block_start + block)
-        while count > 0:
-            # What the next block is, is asked for before this one.
-            block += gl.num_programs(1)
-            another = block < most
-            next_count = gl.load(block_count + block, mask=another, other=0)
-            next_expert = gl.load(block_expert + block, mask=another, other=0)
-            next_start = gl.load(block_start + block, mask=another, other=0)
-            block_rows(
-                x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count, out,
-                limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING, RESIDENT,
-                OVERLAP,
-            )  # fmt: skip
-            count = next_count
-            expert = next_expert
-            start = next_start
-    else:
+    if not SORTED:
         expert, low, high, earlier, count = pairs_of(order, block, NT)
         if count > 0:
             block_rows(
                 x, codes, scales, bases, marks, records, global_scales, (low, high, earlier), expert, count,
                 out, limit, N, K, PARTS, TOP, GATED, False, QUARTERS, NT, DEPTH, EARLY_X, PASSING, RESIDENT,
-                OVERLAP,
+                OVERLAP, AHEAD,
             )  # fmt: skip
+    else:
+        count = gl.load(block_count + block)
+        expert = gl.load(block_expert + block)
+        start = gl.load(block_start + block)
+        if ONCE:
+            if count > 0:
+                block_rows(
+                    x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count,
+                    out, limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING,
+                    RESIDENT, OVERLAP, AHEAD,
+                )  # fmt: skip
+        else:
+            while count > 0:
+                # What the next block is, is asked for before this one.
+                block += gl.num_programs(1)
+                another = block < most
+                next_count = gl.load(block_count + block, mask=another, other=0)
+                next_expert = gl.load(block_expert + block, mask=another, other=0)
+                next_start = gl.load(block_start + block, mask=another, other=0)
+                block_rows(
+                    x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count,
+                    out, limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING,
+                    RESIDENT, OVERLAP, AHEAD,
+                )  # fmt: skip
+                count = next_count
+                expert = next_expert
+                start = next_start
     if OVERLAP == WAIT_FOR_X:
         gdc_wait()  # so that what comes after this kernel comes after the one before it too

@@ -248,6 +248,22 @@ def box(x_32, x_64, x_128, x_256, SIZE: gl.constexpr):
         return x_32
 
 
+@gluon.jit
+def block_rows(
+    x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert, start, count,
+    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
+    WIDTHS: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr,
+):  # fmt: skip
+    """The product of a program's weights and one block, by the least width that holds it."""
+    own = global_scales + expert * PARTS
+    for index in gl.static_range(length(WIDTHS)):
+        if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
+            multiply(
+                x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
+                N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
+            )  # fmt: skip
+
+
 @gluon.jit(do_not_specialize=["most"])
 def many_rows(
     x_32,
@@ -272,6 +288,7 @@ def many_rows(
     WIDTHS: gl.constexpr,
     STAGES: gl.constexpr,
     DEPTH: gl.constexpr,
+    ONCE: gl.constexpr,
 ):
     """As gluon_decode.few_rows, with x as descriptors of rows [pairs, K] in places of `order`, tiles of 32 to
     256 rows and 128 columns.
@@ -285,19 +302,23 @@ def many_rows(
     count = gl.load(block_count + block)
     expert = gl.load(block_expert + block)
     start = gl.load(block_start + block)
-    while count > 0:
-        block += gl.num_programs(1)
-        another = block < most
-        next_count = gl.load(block_count + block, mask=another, other=0)
-        next_expert = gl.load(block_expert + block, mask=another, other=0)
-        next_start = gl.load(block_start + block, mask=another, other=0)
-        own = global_scales + expert * PARTS
-        for index in gl.static_range(length(WIDTHS)):
-            if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
-                multiply(
-                    x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start,
-                    count, N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
-                )  # fmt: skip
-        count = next_count
-        expert = next_expert
-        start = next_start
+    if ONCE:
+        if count > 0:
+            block_rows(
+                x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert,
+                start, count, N, K, PARTS, GATED, QUARTERS, WIDTHS, STAGES, DEPTH,
+            )  # fmt: skip
+    else:
+        while count > 0:
+            block += gl.num_programs(1)
+            another = block < most
+            next_count = gl.load(block_count + block, mask=another, other=0)
+            next_expert = gl.load(block_expert + block, mask=another, other=0)
+            next_start = gl.load(block_start + block, mask=another, other=0)
+            block_rows(
+                x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert,
+                start, count, N, K, PARTS, GATED, QUARTERS, WIDTHS, STAGES, DEPTH,
+            )  # fmt: skip
+            count = next_count
+            expert = next_expert
+            start = next_start

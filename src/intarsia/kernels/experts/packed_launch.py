@@ -35,6 +35,7 @@ class Few:
     """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight.
 
     registers: the most a thread may have, where the compiler's own number costs a program a multiprocessor.
+    ahead: steps after those in flight that a block asks for into the L2 cache when it begins.
     lists: a kernel before it sorts pairs into blocks and arranges x; else, up to 64 pairs, each program finds
     its block for itself.
     """
@@ -46,6 +47,7 @@ class Few:
     passing: bool = False
     registers: int | None = None
     lists: bool = True
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,14 @@ _FORMS: tuple[tuple[float, Form], ...] = (
     (130, Many(pairs=128, quarters=2, stages=3, depth=2, narrower=(64,))),
     (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(64, 128, 192))),
 )
+# A share of an expert this narrow has too few programs at few rows, unless each takes half as many of its
+# rows: up to which number of pairs an expert.
+_NARROW, _NARROW_MEAN = 1024, 0.5
+
+
+def forms() -> tuple[Form, ...]:
+    """All that run where nothing was tuned."""
+    return _ONE_ROW, *(form for _, form in _FORMS)
 
 
 def refuse(case: Case) -> str:
@@ -93,11 +103,11 @@ offer("experts", refuse, GLUON)
 
 def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
     """The kernel of a step; `width` is the smaller number of columns."""
-    if rows <= 2:
-        return _ONE_ROW
-    forms = [(most, form) for most, form in _FORMS if isinstance(form, Few) or form.stages * TILE <= width]
     mean = pairs / experts
-    return next((form for most, form in forms if mean <= most), forms[-1][1])
+    if rows <= 2 or (width <= _NARROW and mean <= _NARROW_MEAN):
+        return _ONE_ROW
+    fitting = [(most, form) for most, form in _FORMS if isinstance(form, Few) or form.stages * TILE <= width]
+    return next((form for most, form in fitting if mean <= most), fitting[-1][1])
 
 
 def tuned_form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form | None:
@@ -239,6 +249,7 @@ class Run:
             "GATED": weight.gated,
             "QUARTERS": self.form.quarters,
             "DEPTH": min(self.form.depth, k // TILE),
+            "ONCE": self.dealt == self.groups.blocks,
         }
         codes = weight.codes.view(torch.int32)
         rest = (weight.global_scales, *self.groups.lists, self.groups.blocks, out, self.limit)
@@ -258,6 +269,7 @@ class Run:
         form = cast(Few, self.form)
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
+        options["AHEAD"] = form.ahead
         options |= {"NT": form.pairs, "SORTED": self.sorted}
         resident = not isinstance(weight.scales, Tensor)
         options |= {"RESIDENT": resident} | self.options
