@@ -44,7 +44,7 @@ def test_the_recurrent_step_compiles_with_hardly_a_spill(usages, name):
     if name == "gluon":
         # Two programs a multiprocessor, for which constants of a row's channels leave the registers.
         assert used["registers"] <= 128
-        assert used["stack"] <= 128
+        assert used["stack"] <= 64
         # Vectors over keys, and the norm's sum across warps: nothing else waits for other warps.
         assert used["BAR"] <= 3
     else:

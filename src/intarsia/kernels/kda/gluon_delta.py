@@ -22,6 +22,7 @@ KEYS = gl.constexpr(gl.SliceLayout(1, STATE))
 VALUES = gl.constexpr(gl.SliceLayout(0, STATE))
 CHANNELS = gl.constexpr(gl.BlockedLayout([1], [32], [8], [0]))
 TABLE = gl.constexpr(gl.BlockedLayout([1, 4], [32, 1], [8, 1], [1, 0]))
+EVERYWHERE = gl.constexpr(gl.BlockedLayout([8], [32], [8], [0]))  # [8]: every thread has all
 PLAIN = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
@@ -107,11 +108,12 @@ def convolved(before, new, taps):
 
 @gluon.jit
 def vectors_shared():
-    """Shared memory for a row's q and k, v, and decays."""
+    """Shared memory for a row's q and k, v, decays, and sums of the warps."""
     return (
         gl.allocate_shared_memory(gl.float32, [2 * D], PLAIN),
         gl.allocate_shared_memory(gl.float32, [D], PLAIN),
         gl.allocate_shared_memory(gl.float32, [D], PLAIN),
+        gl.allocate_shared_memory(gl.float32, [8], PLAIN),
     )
 
 
@@ -132,9 +134,10 @@ def advanced(state, shared, write, query_scale, unit_eps):
 
 
 @gluon.jit
-def normed(o, weight, z, eps):
-    """The output norm times the output gate."""
-    return o * gl.rsqrt(gl.sum(o * o, 0) / D + eps) * weight * sigmoid(z)
+def normed(o, shared, weight, z, eps):
+    """The output norm times the output gate. A warp's sum of squares comes first, then that of all warps."""
+    shared[3].store(gl.sum(gl.reshape(o * o, [8, D // 8]), 1))
+    return o * gl.rsqrt(gl.sum(shared[3].load(EVERYWHERE), 0) / D + eps) * weight * sigmoid(z)
 
 
 @gluon.jit

@@ -26,6 +26,47 @@ from intarsia.kernels.kda.gluon_delta import (
 )
 
 
+@gluon.jit
+def row_done(
+    state,
+    before,
+    row,
+    j,
+    position,
+    inputs,
+    strides,
+    targets,
+    channels,
+    constants,
+    numbers,
+    shared,
+    H: gl.constexpr,
+    RING: gl.constexpr,
+):
+    """The state after a row, kept with its raw columns and what it reads; and the columns before the next."""
+    C: gl.constexpr = 3 * H * D
+    at = row.to(gl.int64)
+    copies, place, ring, out = targets
+    head, qk, own, c, cv = channels
+    qk_taps, v_taps, strength, bias, weight = constants
+    lower_bound, query_scale, eps, unit_eps = numbers
+    qk_new = gl.load(inputs[0] + at * strides[0] + qk)
+    v_new = gl.load(inputs[0] + at * strides[0] + own)
+    write = sigmoid(gl.load(inputs[3] + at * strides[3] + head).to(gl.float32))
+    shifted = gl.load(inputs[1] + at * strides[1] + c).to(gl.float32) + bias
+    z = gl.load(inputs[2] + at * strides[2] + cv).to(gl.float32)
+    shared[2].store(gl.exp(lower_bound * sigmoid(strength * shifted)))
+    shared[0].store(convolved(before[0], qk_new, qk_taps))
+    shared[1].store(convolved(before[1], v_new, v_taps))
+    state, o = advanced(state, shared, write, query_scale, unit_eps)
+    gl.store(copies + j.to(gl.int64) * (H * D * D) + place, state)
+    slot = ring + ((position + j) % RING) * C
+    gl.store(slot + qk, qk_new)
+    gl.store(slot + own, v_new)
+    gl.store(out + at * (H * D) + cv, normed(o, shared, weight, z, eps).to(out.dtype.element_ty))
+    return state, ((before[0][1], before[0][2], qk_new), (before[1][1], before[1][2], v_new))
+
+
 @gluon.jit(do_not_specialize=["rows", "segments"])
 def recurrent_rows(
     raw,
@@ -92,33 +133,31 @@ def recurrent_rows(
         state = gl.load(copies + place)
     ring = window + stream * RING * C
     qk, own = channels_of(head, H)
-    qk_before = columns_before(ring, qk, position, C, RING)
-    v_before = columns_before(ring, own, position, C, RING)
-    qk_taps = taps_of(taps, qk)
-    v_taps = taps_of(taps, own)
+    before = (columns_before(ring, qk, position, C, RING), columns_before(ring, own, position, C, RING))
     c = head * D + gl.arange(0, D, layout=CHANNELS)
     cv = head * D + gl.arange(0, D, layout=VALUES)
-    strength = gl.exp(gl.load(a_log + head).to(gl.float32))
-    bias = gl.load(dt_bias + c).to(gl.float32)
-    weight = gl.load(norm + gl.arange(0, D, layout=VALUES)).to(gl.float32)
+    constants = (
+        taps_of(taps, qk),
+        taps_of(taps, own),
+        gl.exp(gl.load(a_log + head).to(gl.float32)),
+        gl.load(dt_bias + c).to(gl.float32),
+        gl.load(norm + gl.arange(0, D, layout=VALUES)).to(gl.float32),
+    )
+    inputs = (raw, decay, gate, beta)
+    strides = (raw_stride, decay_stride, gate_stride, beta_stride)
+    targets = (copies, place, ring, out)
+    channels = (head, qk, own, c, cv)
+    numbers = (lower_bound, query_scale, eps, unit_eps)
     shared = vectors_shared()
     settled(OVERLAP)
-    for row in range(first, end):
-        j = row - first
-        at = row.to(gl.int64)
-        qk_new = gl.load(raw + at * raw_stride + qk)
-        v_new = gl.load(raw + at * raw_stride + own)
-        write = sigmoid(gl.load(beta + at * beta_stride + head).to(gl.float32))
-        shifted = gl.load(decay + at * decay_stride + c).to(gl.float32) + bias
-        z = gl.load(gate + at * gate_stride + cv).to(gl.float32)
-        shared[2].store(gl.exp(lower_bound * sigmoid(strength * shifted)))
-        shared[0].store(convolved(qk_before, qk_new, qk_taps))
-        shared[1].store(convolved(v_before, v_new, v_taps))
-        qk_before = (qk_before[1], qk_before[2], qk_new)
-        v_before = (v_before[1], v_before[2], v_new)
-        state, o = advanced(state, shared, write, query_scale, unit_eps)
-        gl.store(copies + j.to(gl.int64) * (H * D * D) + place, state)
-        slot = ring + ((position + j) % RING) * C
-        gl.store(slot + qk, qk_new)
-        gl.store(slot + own, v_new)
-        gl.store(out + at * (H * D) + cv, normed(o, weight, z, eps).to(out.dtype.element_ty))
+    if COPIES == 1:  # no segment has more rows than copies
+        row_done(
+            state, before, first, first - first, position, inputs, strides, targets, channels, constants,
+            numbers, shared, H, RING,
+        )  # fmt: skip
+    else:
+        for row in range(first, end):
+            state, before = row_done(
+                state, before, row, row - first, position, inputs, strides, targets, channels, constants,
+                numbers, shared, H, RING,
+            )  # fmt: skip

@@ -147,7 +147,7 @@ def recurrent_streams(
         mbarrier.wait(ready.index(n % STAGES), n // STAGES % 2)
         state = tiles.index(n % STAGES).load(STATE)
         state, o = advanced(state, shared, sigmoid(x[6].to(gl.float32)), query_scale, unit_eps)
-        y = normed(o, weight, x[5].to(gl.float32), eps)
+        y = normed(o, shared, weight, x[5].to(gl.float32), eps)
         if now[3]:
             stream = now[1].to(gl.int64)
             gl.store(memory + (stream * H + head) * D * D + place, state)
