@@ -14,6 +14,7 @@ import torch
 from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels.linear import gluon, plan
+from tests.kernels.assembly import overwritten
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -87,6 +88,7 @@ def test_products_compile_to_tensor_core_code_without_spills(compiled, name, siz
     else:
         assert set(used) == {"many_rows", "arrange_rows"} | ({"add_parts"} if shape.apart else set())
         assert used["many_rows"]["HGMMA"] > 0
+        assert not overwritten(compiled["many_rows"].built[0])
 
 
 @pytest.mark.parametrize(

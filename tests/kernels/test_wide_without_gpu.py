@@ -1,5 +1,5 @@
-"""Products with wide tiles of x without a GPU: they compile for sm_90 without spills and with products of
-their own pace, and compute on small shapes what they should.
+"""Products with wide tiles of x without a GPU: they compile for sm_90 without spills, write over nothing that
+a product on its way reads, and compute on small shapes what they should.
 """
 
 import importlib.util
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from intarsia.kernels.linear import plan
+from tests.kernels.assembly import overwritten
 from tests.kernels.test_linear_without_gpu import empty, rows_of
 
 if importlib.util.find_spec("triton") is None:
@@ -44,6 +45,7 @@ def test_wide_tiles_compile_without_spills(monkeypatch, name, size, columns, lim
     assert used["HGMMA"] > 0
     assert used["stack"] == 0
     assert used["shared"] <= 232_448
+    assert not overwritten(kernel)
 
 
 def test_what_wide_tiles_compute_on_small_shapes():
