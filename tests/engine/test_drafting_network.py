@@ -12,20 +12,13 @@ import torch
 from torch import Tensor
 
 from intarsia.core.config import GenerationSettings
-from intarsia.engine.drafting import (
-    AdaptiveDepth,
-    FixedDepth,
-    MtpDrafter,
-    ScriptedDrafter,
-    always,
-    every_third,
-    never,
-)
+from intarsia.engine.drafting import AdaptiveDepth, FixedDepth, MtpDrafter
 from intarsia.engine.generate import Generation
 from intarsia.engine.runner import ModelRunner
 from intarsia.engine.stream import GenerationResult
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.models.glm5_next.model import Glm5NextModel
+from tests.engine.scripted import ScriptedDrafter, always, every_third, never
 from tests.engine.test_generate import expected_steps, without_zeros
 from tests.models.oracle import network, random_tensors, tiny_config
 

@@ -8,19 +8,11 @@ import torch
 
 from intarsia.core.config import GenerationSettings
 from intarsia.core.errors import UsageError
-from intarsia.engine.drafting import (
-    AdaptiveDepth,
-    FixedDepth,
-    MtpDrafter,
-    NoDrafts,
-    ScriptedDrafter,
-    always,
-    every_third,
-    never,
-)
+from intarsia.engine.drafting import AdaptiveDepth, FixedDepth, MtpDrafter, NoDrafts
 from intarsia.engine.errors import DraftError, LogitsError, StepOrderError, WindowError
 from intarsia.engine.generate import Generation
 from intarsia.engine.stream import GenerationResult
+from tests.engine.scripted import ScriptedDrafter, always, every_third, never
 
 from .fakes import VOCAB, HashRunner, logits_of
 

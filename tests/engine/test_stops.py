@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intarsia.core.config import GenerationSettings
-from intarsia.engine.drafting import FixedDepth, ScriptedDrafter, never
+from intarsia.engine.drafting import FixedDepth
 from intarsia.engine.generate import Generation
 from intarsia.engine.text import ReplyText
 from intarsia.engine.text.stops import StopStrings
+from tests.engine.scripted import ScriptedDrafter, never
 
 from .fakes import VOCAB, HashRunner
 

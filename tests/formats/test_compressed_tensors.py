@@ -11,13 +11,13 @@ with warnings.catch_warnings():
 
 from intarsia import formats
 from intarsia.formats import codes
-from tests.formats.weights import make
+from tests.formats.weights import decoded_e2m1, make
 
 
 def test_packed_codes_read_the_same() -> None:
     every = torch.arange(256, dtype=torch.uint8).view(16, 16)
     theirs = unpack_fp4_from_uint8(every, 16, 32, dtype=torch.float32)
-    assert torch.equal(codes.decode_e2m1(every), theirs)
+    assert torch.equal(decoded_e2m1(every), theirs)
     assert torch.equal(pack_fp4_to_uint8(theirs), every)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from intarsia.formats import codes
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -93,3 +95,10 @@ def make(name: str, dtype: torch.dtype) -> torch.Tensor:
     torch.manual_seed(7)
     weight = MAKERS[name]()
     return weight.clamp(-60000, 60000).to(dtype) if dtype == torch.float16 else weight.to(dtype)
+
+
+def decoded_e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """Float32 values [..., 2n] of packed codes [..., n]."""
+    out = torch.empty(*packed.shape[:-1], 2 * packed.shape[-1], device=packed.device)
+    codes.decode_e2m1_into(packed, out)
+    return out

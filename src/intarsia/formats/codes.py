@@ -95,13 +95,6 @@ def decode_e4m3_into(values: Tensor, out: Tensor) -> None:
         out.copy_(torch.index_select(e4m3_values(values.device), 0, flat.int()).view(out.shape))
 
 
-def decode_e2m1(packed: Tensor) -> Tensor:
-    """Float32 values [..., 2n] of packed codes [..., n]."""
-    out = torch.empty(*packed.shape[:-1], 2 * packed.shape[-1], device=packed.device)
-    decode_e2m1_into(packed, out)
-    return out
-
-
 def decode_e4m3(values: Tensor) -> Tensor:
     """Float32 values of E4M3 bytes (float8_e4m3fn or uint8), all 256 of them."""
     flat = values.view(torch.uint8).reshape(-1).int()
