@@ -70,15 +70,15 @@ def test_what_was_not_said_is_read_directly(source):
 def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
     entry = max(source.tensors.values(), key=lambda entry: entry.nbytes)
     read, enough = [], threading.Event()
-    original = Reader.read_range
+    original = Reader.fill_range
 
-    def read_range(self, shard, begin, end, destination):
-        original(self, shard, begin, end, destination)
-        read.append(end - begin)
+    def fill_range(self, shard, begin, target):
+        original(self, shard, begin, target)
+        read.append(target.nbytes)
         if len(read) == 3 * ring.BLOCKS_EACH:
             enough.set()
 
-    monkeypatch.setattr(Reader, "read_range", read_range)
+    monkeypatch.setattr(Reader, "fill_range", fill_range)
     with source.reader() as reader:
         stream = Ahead([reader.twin() for _ in range(3)], CPU, [Ask.of([Span(entry, 0, entry.nbytes)])])
         assert enough.wait(10)
@@ -89,14 +89,14 @@ def test_no_more_is_read_than_the_ring_holds(source, monkeypatch):
 
 def test_a_read_that_fails_is_raised_where_the_bytes_are_asked_for(source, monkeypatch):
     entry = max(source.tensors.values(), key=lambda entry: entry.nbytes)
-    original = Reader.read_range
+    original = Reader.fill_range
 
-    def read_range(self, shard, begin, end, destination):
+    def fill_range(self, shard, begin, target):
         if begin >= entry.begin + 2000:
             raise ReadError(entry.name, found="a broken disk", expected="a readable file")
-        original(self, shard, begin, end, destination)
+        original(self, shard, begin, target)
 
-    monkeypatch.setattr(Reader, "read_range", read_range)
+    monkeypatch.setattr(Reader, "fill_range", fill_range)
     with source.reader() as reader, Staging(reader, CPU) as staging:
         staging.read_ahead([Ask.of([Span(entry, 0, entry.nbytes)])], threads=3)
         staging.fill(entry, torch.empty(2000, dtype=torch.uint8))

@@ -122,8 +122,8 @@ def test_a_shard_that_ends_early_names_the_tensor(case, monkeypatch):
 class AnyStamp:
     """Of a file that looks as it did."""
 
-    def __ne__(self, other):
-        return False
+    def __eq__(self, other):
+        return True
 
 
 def by_place(entry):
@@ -276,3 +276,25 @@ def test_a_matrix_of_another_rank_is_refused_by_name(small, recipe, rank):
     )
     with pytest.raises((LoadError, SelectionError), match=name.removesuffix(".weight")):
         delivered(lying, manifest_of(lying, recipe))
+
+
+@pytest.mark.parametrize("reads", [1, 7])
+def test_a_shard_that_changes_while_it_is_read_is_refused(case, monkeypatch, reads):
+    checkpoint, recipe = case
+    manifest = manifest_of(checkpoint, recipe)
+    preadv, lock, count = os.preadv, threading.Lock(), [0]
+
+    def changing(descriptor, buffers, offset):
+        with lock:
+            count[0] += 1
+            if count[0] == reads + 1:
+                with checkpoint.shards[0].path.open("r+b") as file:
+                    file.seek(-1, os.SEEK_END)
+                    file.write(b"x")
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", changing)
+    with pytest.raises(ChangedError, match=checkpoint.shards[0].name):
+        delivered(checkpoint, manifest)
+    assert count[0] > reads
+    assert ended()

@@ -146,8 +146,30 @@ class Reader:
         if target.nbytes:
             self._fill(shard, f"bytes {begin} to {end}", target, begin)
 
-    def _fill(self, shard: str, what: str, target: memoryview, position: int) -> None:
-        descriptor = self._descriptor(shard)
+    def fill_range(self, shard: str, begin: int, target: memoryview) -> None:
+        """Fill flat bytes from byte `begin` of a shard's file on, which was proven to be the one whose header
+        was read only when it was opened: call `require_unchanged` before the bytes are used.
+
+        For threads: every look at a file lets go of the interpreter and waits to have it again.
+        """
+        self._fill(shard, f"bytes {begin} to {begin + target.nbytes}", target, begin, proven=True)
+
+    def require_unchanged(self, shard: str) -> None:
+        """Raises ChangedError unless a shard is still the file whose header was read."""
+        held = self._checkpoint.shard(shard)
+        try:
+            same = stamp(os.stat(held.path)) == held.stamp
+        except OSError:
+            same = False
+        if not same:
+            raise _changed(shard)
+
+    def _fill(
+        self, shard: str, what: str, target: memoryview, position: int, *, proven: bool = False
+    ) -> None:
+        descriptor = self._open.get(shard, -1) if proven else -1
+        if descriptor < 0:
+            descriptor = self._descriptor(shard)
         reason = ""
         try:
             while target.nbytes:
@@ -180,13 +202,17 @@ class Reader:
             descriptor = open_regular(shard.path, name)
         self._open[name] = descriptor  # the last used stands last
         if stamp(os.fstat(descriptor)) != shard.stamp:
-            raise ChangedError(
-                name,
-                found="another file, size or time than when the checkpoint was opened",
-                expected="files that stay as they are while they are read",
-                action="open the checkpoint again",
-            )
+            raise _changed(name)
         return descriptor
+
+
+def _changed(shard: str) -> ChangedError:
+    return ChangedError(
+        shard,
+        found="another file, size or time than when the checkpoint was opened",
+        expected="files that stay as they are while they are read",
+        action="open the checkpoint again",
+    )
 
 
 def staging_view(buffer: torch.Tensor, begin: int, end: int) -> torch.Tensor:

@@ -164,6 +164,13 @@ class Ahead:
             self._parts.clear()
             self._send(table(place, address, count)[0])
 
+    def require_unchanged(self) -> None:
+        """Raises ChangedError if a file is not the one it was: what came out of the ring is to be thrown away
+        then. Call it before that is used.
+        """
+        for shard in self._shards:
+            self._readers[0].require_unchanged(shard)
+
     def close(self) -> None:
         """Ends the threads and waits for copies that are under way."""
         with suppress(queue.Empty):
@@ -274,11 +281,11 @@ class Ahead:
         if buffer is None:
             with on_device(self._device):
                 buffer = self._buffers[block.buffer] = Buffer(self._pinned)
-        elif self._copied:
+        elif self._copied and not self._copied[block.buffer].query():
             self._copied[block.buffer].synchronize()
         ready = perf_counter()
         for shard, first, last, place in block.reads:
-            reader.read_range(shard, first, last, buffer.view[place : place + last - first])
+            reader.fill_range(shard, first, buffer.view[place : place + last - first])
         self.times.no_buffer += ready - begin
         self.times.reading += perf_counter() - ready
 

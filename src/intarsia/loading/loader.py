@@ -99,11 +99,12 @@ class Loader:
         return kind.stored(tensors, origin=arranged.origin, row_parts=arranged.row_parts)
 
     def settle(self) -> None:
-        """Looks at what was noted on the device since it was last called, and so waits for the device.
+        """Looks at the files, and at what was noted on the device since it was last called: waits for that.
 
-        Raises CsfError for compressed scales that break a rule and ConvertError for what cannot be encoded:
-        they are looked for in the source.
+        Raises ChangedError for a file that is another one now, CsfError for compressed scales that break a
+        rule and ConvertError for what cannot be encoded: they are looked for in the source.
         """
+        self._staging.require_unchanged()
         noted, self._noted = self._noted, []
         if not noted:
             return

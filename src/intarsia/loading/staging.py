@@ -109,6 +109,7 @@ class Staging:
         try:
             if ring.serves(ask):  # it does not where no span has bytes
                 serve(ring)
+                ring.require_unchanged()
         finally:
             ring.close()
 
@@ -134,6 +135,11 @@ class Staging:
             self.reader.read_into(entry, pinned, begin + start, begin + start + part.numel())
             part.copy_(pinned, non_blocking=True)
             self._free[self._turn].record(torch.cuda.current_stream(self.device))
+
+    def require_unchanged(self) -> None:
+        """Raises ChangedError if what was read ahead is to be thrown away: a file is not the one it was."""
+        if self.ahead is not None:
+            self.ahead.require_unchanged()
 
     def flush(self) -> None:
         """Sends what was filled `later` on its way, in order with what the device is told next."""

@@ -56,6 +56,7 @@ def scatter(buffer: Tensor, rows: Table, room: Tensor | None = None) -> None:
         there = torch.from_numpy(rows).to(buffer.device)
     else:
         there = room[: len(rows)]
-        there.numpy()[:] = rows
+        # Not as numpy copies: that lets go of the interpreter, which readers take meanwhile.
+        memoryview(there.numpy()).cast("B")[:] = memoryview(rows).cast("B")
     with on_device_of(buffer):
         kernels.scatter_bytes[(len(rows),)](buffer, there, CHUNK=CHUNK, num_warps=_WARPS)
