@@ -57,6 +57,6 @@ def scatter(buffer: Tensor, rows: Table, room: Tensor | None = None) -> None:
     else:
         there = room[: len(rows)]
         # Not as numpy copies: that lets go of the interpreter, which readers take meanwhile.
-        memoryview(there.numpy()).cast("B")[:] = memoryview(rows).cast("B")
+        there.numpy().data.cast("B")[:] = rows.data.cast("B")
     with on_device_of(buffer):
         kernels.scatter_bytes[(len(rows),)](buffer, there, CHUNK=CHUNK, num_warps=_WARPS)
