@@ -67,6 +67,15 @@ def test_many_streams_compile_without_spills(usages, monkeypatch):
     assert used["shared"] < 227 << 10
 
 
+@pytest.mark.parametrize(
+    ("heads", "copies", "segments", "programs"),
+    [(64, 1, 32, 128), (64, 1, 3, 0), (64, 4, 32, 0), (32, 1, 32, 128), (32, 1, 8, 0), (256, 1, 32, 0)],
+)
+def test_programs_stay_where_there_is_enough_to_do(monkeypatch, heads, copies, segments, programs):
+    monkeypatch.setattr(recurrent, "_multiprocessors", lambda device: 132)
+    assert recurrent.staying(numbers(64, copies, heads, 128, 128), segments) == programs
+
+
 @pytest.mark.parametrize("rows", [1, 16, 40])
 def test_decay_and_gate_compile_to_tensor_core_code(usages, rows):
     from intarsia.kernels.kda import gluon_gates
