@@ -10,8 +10,8 @@ import pytest
 
 from intarsia.cli import main as entry
 from intarsia.cli.main import COMMANDS, main
-from intarsia.cli.output import counted
 from intarsia.core.errors import Violation, ViolationsError
+from intarsia.core.words import counted
 
 
 def run_process(*words, **options):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import counted, emit_json, gigabytes, printable
+from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.progress import terminal_progress
 from intarsia.core.errors import UsageError, Violation
+from intarsia.core.words import counted
 
 if TYPE_CHECKING:
     from intarsia.checkpoint import AuditReport

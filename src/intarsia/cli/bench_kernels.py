@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from intarsia.cli.options import Measurement
-from intarsia.cli.output import INTERRUPTED, counted, emit_json, note, stoppable
+from intarsia.cli.output import INTERRUPTED, emit_json, note, stoppable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
+from intarsia.core.words import counted
 from intarsia.evidence.kernels.settings import KernelsSettings
 
 if TYPE_CHECKING:

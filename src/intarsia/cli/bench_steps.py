@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from intarsia.cli.options import Measurement
-from intarsia.cli.output import counted, emit_json, gigabytes, note
+from intarsia.cli.output import emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
+from intarsia.core.words import counted
 from intarsia.evidence.speed.steps.settings import DecodeSettings, PrefillSettings
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import counted, emit_json, gigabytes, note
+from intarsia.cli.output import emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.core.errors import UsageError
+from intarsia.core.words import counted
 
 CsfChoice = Literal["block", "slab", "none"]
 

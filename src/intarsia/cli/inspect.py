@@ -4,8 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import counted, emit_json, gigabytes, printable
+from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.tables import show_table
+from intarsia.core.words import counted
 
 if TYPE_CHECKING:
     from intarsia.checkpoint import Summary

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import counted, emit_json, note, printable
+from intarsia.cli.output import emit_json, note, printable
+from intarsia.core.words import counted
 
 SourcePath = Annotated[str, tyro.conf.arg(metavar="PATH")]
 ManifestPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MANIFEST")]

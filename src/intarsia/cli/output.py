@@ -103,11 +103,6 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 shard`, `2 shards`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def gigabytes(count: float) -> str:
     """Bytes in the unit people read them in (decimal)."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from intarsia.cli.options import CheckpointPath
-from intarsia.cli.output import counted, emit_json, gigabytes, printable
+from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
 from intarsia.core.config import CacheType
+from intarsia.core.words import counted
 from intarsia.families.glm5_next.inventory import TEXT
 
 if TYPE_CHECKING:

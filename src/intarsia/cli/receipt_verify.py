@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from intarsia.cli.output import counted, emit_json, printable, require_files
+from intarsia.cli.output import emit_json, printable, require_files
 from intarsia.cli.progress import terminal_progress
+from intarsia.core.words import counted
 
 if TYPE_CHECKING:
     from intarsia.core.errors import Violation

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import counted, emit_json, note
+from intarsia.cli.output import emit_json, note
+from intarsia.core.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)

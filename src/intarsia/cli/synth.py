@@ -6,9 +6,10 @@ from typing import Annotated
 
 import tyro
 
-from intarsia.cli.output import counted, emit_json, gigabytes, note
+from intarsia.cli.output import emit_json, gigabytes, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.sizes import size_in_bytes
+from intarsia.core.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)

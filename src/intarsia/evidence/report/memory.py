@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from intarsia.core.words import counted
 from intarsia.evidence.report.bars import Bar, bar_list
 from intarsia.evidence.report.lines import Source
 from intarsia.evidence.report.markup import Content, Markup, join, key, table, tag
@@ -23,7 +24,8 @@ def _one(source: Source) -> Markup:
         tag("h3", results["subject"]["label"]),
         tag(
             "p",
-            f"{results['device']}, {_streams(results['streams'])}, {number(results['context'])} tokens each. "
+            f"{results['device']}, {counted(results['streams'], 'stream')}, ",
+            f"{number(results['context'])} tokens each. "
             "Predicted from headers before anything was read; measured tensor by tensor.",
             class_="soft",
         ),
@@ -36,10 +38,6 @@ def _one(source: Source) -> Markup:
     parts.append(tag("div", *plots, class_="plots"))
     parts += [_table(source, title, owners) for title, owners in moments]
     return tag("section", *parts)
-
-
-def _streams(count: int) -> str:
-    return f"{count} stream{'s' if count > 1 else ''}"
 
 
 def _plot(title: str, owners: Sequence[dict[str, Any]]) -> Markup:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from intarsia.core.words import counted
 from intarsia.evidence.report.bars import Bar, bar_list
 from intarsia.evidence.report.lines import Path, Source
 from intarsia.evidence.report.markup import Content, Markup, join, key, table, tag
@@ -40,7 +41,7 @@ def _decode(source: Source) -> Markup:
     for cell in cells:
         ms, floor = 1e3 * cell["seconds"], 1e3 * cell["floor_seconds"]
         shown = f"{number(ms)} ms (floor {number(floor)})"
-        groups.append((_streams(cell["streams"]), [Bar(ms, shown, limit=floor)]))
+        groups.append((counted(cell["streams"], "stream"), [Bar(ms, shown, limit=floor)]))
     parts: list[Content] = [_head(source)]
     if groups:
         plot = bar_list("Time of a step against its floor", groups)
@@ -51,7 +52,7 @@ def _decode(source: Source) -> Markup:
     if drafted:
         parts.append(table(DRAFTS, drafted, caption="Steps that verify guesses"))
     for index, cell in enumerate(cells):
-        title = f"A step of {_streams(cell['streams'])}"
+        title = f"A step of {counted(cell['streams'], 'stream')}"
         parts.append(_operations(source, cell, ("results", "decode", index), title))
     return tag("section", *parts)
 
@@ -154,7 +155,3 @@ def _operations(source: Source, cell: Mapping[str, Any], at: Path, title: str) -
     ]
     grid = table(("operation", "calls", "kernels", "us", "share"), rows)
     return tag("details", tag("summary", title), grid)
-
-
-def _streams(count: int) -> str:
-    return f"{count} stream{'s' if count > 1 else ''}"
