@@ -11,7 +11,15 @@ from intarsia.cli.main import main
 from intarsia.core.errors import UsageError
 from intarsia.evidence.tuning import run as tuning_run
 from intarsia.evidence.tuning.compilers import Compilers
-from intarsia.evidence.tuning.run import SPENT, forms_of_geometry, jobs_of, networks, run_jobs, tune
+from intarsia.evidence.tuning.run import (
+    INTERRUPTED,
+    SPENT,
+    forms_of_geometry,
+    jobs_of,
+    networks,
+    run_jobs,
+    tune,
+)
 from intarsia.evidence.tuning.settings import TuneSettings
 from intarsia.evidence.tuning.timer import quietly
 from intarsia.evidence.tuning.work import Workshop
@@ -138,6 +146,22 @@ def test_a_search_that_fails_or_comes_too_late_is_named():
     late = run_jobs(jobs, one, TuneSettings(budget=0), CPU)
     assert set(late.left.values()) == {SPENT}
     assert late.document.entries == []
+
+
+def test_an_interrupt_keeps_what_was_found_and_names_the_rest():
+    jobs, settings = small()
+    shop = Workshop(CPU)
+
+    def one(work, site):
+        if site == jobs[1][1]:
+            raise KeyboardInterrupt
+        return search(shop.trial(work, site), timer)
+
+    found = run_jobs(jobs, one, settings, CPU)
+    assert found.interrupted
+    assert [searched.site for searched in found.searched] == [jobs[0][1]]
+    assert len(found.document.entries) == 1
+    assert found.left == {site: INTERRUPTED for _, site in jobs[1:]}
 
 
 @pytest.mark.parametrize(

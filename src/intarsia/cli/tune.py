@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from intarsia.cli.explain import values_in_words
-from intarsia.cli.output import emit_json, note
+from intarsia.cli.output import INTERRUPTED, emit_json, note, stoppable
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
 from intarsia.evidence.tuning.settings import TuneSettings
@@ -46,7 +46,8 @@ class Tune(TuneSettings):
         device = device_of(self, arrangement)
         target = Path(self.out) if self.out else cache.default_path(device)
         cache.check_writable(target)
-        found = tune(self, arrangement, progress=terminal_progress())
+        with stoppable():
+            found = tune(self, arrangement, progress=terminal_progress())
         if found.searched:
             cache.write(found.document, target)
         if self.json:
@@ -54,6 +55,8 @@ class Tune(TuneSettings):
         else:
             show(found)
             note(f"written: {target}" if found.searched else "nothing was tuned, and no file written")
+        if found.interrupted:
+            return INTERRUPTED
         return 0 if found.searched else 1
 
 

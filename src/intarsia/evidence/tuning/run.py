@@ -32,7 +32,7 @@ from intarsia.loading.shares import share_of
 from intarsia.models.glm5_next.explain import forms_of
 from intarsia.models.glm5_next.products import Experts, Form, Product, possible, products, routed
 
-SPENT = "the budget was spent"
+SPENT, INTERRUPTED = "the budget was spent", "the run was interrupted"
 
 Network = tuple[Glm5NextConfig, Mapping[str, Form]]
 Job = tuple[Product | Experts, Site]
@@ -41,11 +41,12 @@ Search = Callable[[Product | Experts, Site], Searched]
 
 @dataclass(frozen=True)
 class TuneRun:
-    """What was found, and the sites that were left with the reason."""
+    """What was found, and the sites that were left with the reason; `interrupted`: somebody ended the run."""
 
     document: Document
     searched: tuple[Searched, ...]
     left: Mapping[Site, str]
+    interrupted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values of the document and of what was left."""
@@ -155,18 +156,25 @@ def run_jobs(
     *,
     progress: Progress = SILENT,
 ) -> TuneRun:
-    """The searches one after another until the budget is spent; one that fails does not lose the others."""
+    """The searches one after another until the budget is spent, or an interrupt; what was found until then is
+    kept, and one that fails does not lose the others.
+    """
     finish = time.monotonic() + settings.budget
     before = clocks(device)
     searched: list[Searched] = []
     left: dict[Site, str] = {}
+    interrupted = False
     with progress.phase("tuning", len(jobs), "sites") as phase:
-        for work, site in jobs:
+        for place, (work, site) in enumerate(jobs):
             if time.monotonic() >= finish:
                 left[site] = SPENT
                 continue
             try:
                 searched.append(one(work, site))
+            except KeyboardInterrupt:
+                interrupted = True
+                left |= {site: INTERRUPTED for _, site in jobs[place:]}
+                break
             except Exception as error:
                 left[site] = f"{type(error).__name__}: {error}".partition("\n")[0]
             phase.advance(1)
@@ -180,7 +188,7 @@ def run_jobs(
         refused=[line for item in searched for line in _refused(item)],
         clocks={"before": before, "after": clocks(device)},
     )
-    return TuneRun(document, tuple(searched), left)
+    return TuneRun(document, tuple(searched), left, interrupted)
 
 
 def _entry(searched: Searched, repeats: int) -> Entry:
