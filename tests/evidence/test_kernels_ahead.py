@@ -35,7 +35,10 @@ def two_cores(monkeypatch):
 
 
 def named(settings, device, share):
-    return "" if share.index else f"{share} on {device}"
+    """The second fails; the first says what it is."""
+    if share.index:
+        raise MemoryError("full")
+    return f"{share} on {device}"
 
 
 def dying(settings, device, share):
@@ -44,10 +47,6 @@ def dying(settings, device, share):
 
 def late(settings, device, share):
     time.sleep(60)
-
-
-def failing(settings, device, share):
-    raise MemoryError("full")
 
 
 def test_every_figure_is_of_one_part():
@@ -122,9 +121,8 @@ def test_autotuners_try_their_share_once_and_keep_nothing():
 @pytest.mark.parametrize(
     ("work", "finish", "left"),
     [
-        (named, None, ["part 1 of 2 of hyper on cpu"]),
+        (named, None, ["part 1 of 2 of hyper on cpu", "MemoryError: full"]),
         (dying, None, ["a process died"] * 2),
-        (failing, None, ["MemoryError: full"] * 2),
         (late, 0.0, [ahead.TIME_UP] * 2),
     ],
 )
