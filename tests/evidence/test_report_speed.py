@@ -2,12 +2,13 @@
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
 
 from intarsia.core import receipt as receipts
+from intarsia.evidence.kernels.ahead import Compiled
 from intarsia.evidence.receipts import kernels_receipt
 from intarsia.evidence.report.page import page
 from intarsia.evidence.speed.steps.decode import DecodeResult, DraftingCost
@@ -116,6 +117,12 @@ def test_what_is_beside_a_figure_is_wrapped(made):
     content = page({"kernels.json": made["kernels.json"]}).decode()
     assert '<th scope="col" class="words">beside, us</th>' in content
     assert re.search(r'<td class="words"><span class="series">cuBLAS on BF16 <a ', content)
+
+
+def test_an_interrupted_run_says_so_and_how_long_it_compiled():
+    run = replace(planted(), interrupted=True, ahead=Compiled(21.5, 16, 50, {}))
+    shown = re.sub(r"<[^>]+>", "", page({"kernels.json": kernels_receipt(run)}).decode())
+    assert "Before the first figure 16 processes compiled for 21.5 s. The run was interrupted." in shown
 
 
 def test_figures_lead_to_their_lines(made):

@@ -51,6 +51,11 @@ def _about(source: Source, results: Mapping[str, Any]) -> list[Content]:
             told.append(f" {min(found)} to {max(found)} {unit} after the figures.")
     if kernels := results["machine"].get("gpu", {}).get("kernels"):
         told.append(f" Configurations: {kernels}.")
+    if (ahead := results.get("compiled")) and ahead["processes"]:
+        seconds = source.link(number(ahead["seconds"]), "results", "compiled", "seconds")
+        told += [f" Before the first figure {ahead['processes']} processes compiled for ", seconds, " s."]
+    if results.get("interrupted"):
+        told += [" ", tag("span", "The run was interrupted.", class_="bad")]
     return told
 
 
