@@ -21,7 +21,7 @@ FORMS = {
         plan.Wide(128, 4, 3, 128, False),
     ],
     "FP8_PB_WO": [plan.Wide(128, 4, 2, 1024, True), plan.Wide(128, 3, 4, 128, True)],
-    "BF16": [plan.Wide(256, 3, 2, 1024, True)],
+    "BF16": [plan.Wide(256, 4, 2, 1024, True)],
 }
 
 

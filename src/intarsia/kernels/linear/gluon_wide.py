@@ -6,7 +6,8 @@ of them, and NT rows of x. A warp that has issued products from registers stands
 so a warpgroup decodes beside the products of the other, not beside its own. Nothing binds the two but the
 buffers of x, which the first of them fills: a buffer has a barrier for its bytes and one for those past it.
 
-Where K is cut, the total of the ranges lies in shared memory (SHARED) or in registers beside the sums.
+Where K is cut, a quarter of the total of ranges stays in registers beside the sums, and the rest lies in
+shared memory (SHARED), or all of it stays.
 """
 
 from triton.experimental import gluon
@@ -38,18 +39,22 @@ def fetch(xd, row, buffers, full, at, stage, UNITS: gl.constexpr, NT: gl.constex
 
 
 @gluon.jit
-def by_thread(sums):
-    """[NT / 8, threads, 4] of sums [64, NT]: four numbers of a thread lie together in shared memory."""
+def quarters(sums):
+    """Four parts [NT / 32, threads, 4] of sums [64, NT]: four numbers of a thread lie together in memory."""
     NT: gl.constexpr = sums.type.shape[1]
-    y = gl.permute(gl.reshape(sums, [4, 2, 8, NT // 8, 4, 2]), [3, 0, 2, 4, 1, 5])
-    return gl.reshape(y, [NT // 8, 128, 4])
+    y = gl.permute(gl.reshape(sums, [4, 2, 8, 2, 2, NT // 32, 4, 2]), [5, 0, 2, 6, 1, 7, 4, 3])
+    low, high = gl.split(gl.reshape(y, [NT // 32, 128, 4, 2, 2]))
+    first, second = gl.split(low)
+    third, fourth = gl.split(high)
+    return first, second, third, fourth
 
 
 @gluon.jit
-def by_row(sums, LAYOUT: gl.constexpr):
-    """The inverse of `by_thread`."""
-    NT: gl.constexpr = sums.type.shape[0] * 8
-    y = gl.permute(gl.reshape(sums, [NT // 8, 4, 8, 4, 2, 2]), [1, 4, 2, 0, 3, 5])
+def from_quarters(first, second, third, fourth, LAYOUT: gl.constexpr):
+    """The inverse of `quarters`."""
+    NT: gl.constexpr = first.type.shape[0] * 32
+    y = gl.join(gl.join(first, second), gl.join(third, fourth))
+    y = gl.permute(gl.reshape(y, [NT // 32, 4, 8, 4, 2, 2, 2, 2]), [1, 4, 2, 7, 6, 0, 3, 5])
     return gl.convert_layout(gl.reshape(y, [64, NT]), LAYOUT, assert_trivial=True)
 
 
@@ -128,6 +133,7 @@ def half_tile(
     full,
     empty,
     kept,
+    more,
     K: gl.constexpr,
     FORMAT: gl.constexpr,
     RANGES: gl.constexpr,
@@ -158,6 +164,9 @@ def half_tile(
     nothing = rows >> 31
     none = gl.full([HALF, NT], 0.0, gl.float32, SUMS)
     total = none
+    QUARTER: gl.constexpr = NT // 32
+    if SHARED:
+        mine, second, third, fourth = quarters(none)
     held = gl.full([HALF, UNIT], 0.0, gl.bfloat16, A)
     stage = 0
     phase = 0
@@ -176,20 +185,53 @@ def half_tile(
         if RANGES == 1:
             total = acc
         elif SHARED:
-            one = by_thread(acc)
+            first, second, third, fourth = quarters(acc)
+            mine = mine + first
             if run > 0:
-                one = kept.load(one.type.layout) + one
-            kept.store(one)
+                second = kept.slice(0, QUARTER, 0).load(mine.type.layout) + second
+                third = kept.slice(QUARTER, QUARTER, 0).load(mine.type.layout) + third
+                fourth = more.load(mine.type.layout) + fourth
+            kept.slice(0, QUARTER, 0).store(second)
+            kept.slice(QUARTER, QUARTER, 0).store(third)
+            more.store(fourth)
         else:
             total = total + acc
     if SHARED:
-        total = by_row(kept.load(by_thread(none).type.layout), SUMS)
+        second = kept.slice(0, QUARTER, 0).load(mine.type.layout)
+        third = kept.slice(QUARTER, QUARTER, 0).load(mine.type.layout)
+        total = from_quarters(mine, second, third, more.load(mine.type.layout), SUMS)
     return total
 
 
 @gluon.jit
-def store_half(out, stride, y, first, n, row, rows, kept, EVEN: gl.constexpr):
-    """y [rows of the weight, NT] as rows of the output, turned in shared memory."""
+def store_half(
+    out,
+    stride,
+    y,
+    first,
+    n,
+    row,
+    rows,
+    kept,
+    EVEN: gl.constexpr,
+    SHARED: gl.constexpr,
+    WIDTH: gl.constexpr,
+):
+    """y [rows of the weight, NT] as rows of the output, turned in shared memory: in two parts where half of a
+    total is not room enough.
+    """
+    SIZE: gl.constexpr = y.type.shape[0]
+    NT: gl.constexpr = y.type.shape[1]
+    if SHARED and SIZE * WIDTH > 128:
+        low, high = gl.split(gl.permute(gl.reshape(y, [SIZE, 2, NT // 2]), [0, 2, 1]))
+        store_part(out, stride, low, first, n, row, rows, kept, EVEN)
+        store_part(out, stride, high, first, n, row + NT // 2, rows, kept, EVEN)
+    else:
+        store_part(out, stride, y, first, n, row, rows, kept, EVEN)
+
+
+@gluon.jit
+def store_part(out, stride, y, first, n, row, rows, kept, EVEN: gl.constexpr):
     SIZE: gl.constexpr = y.type.shape[0]
     NT: gl.constexpr = y.type.shape[1]
     LY: gl.constexpr = store_layout(SIZE, NT, 4)
@@ -220,6 +262,7 @@ def multiply(
     full,
     empty,
     kept,
+    more,
     LIMIT: gl.constexpr,
     NS: gl.constexpr,
     FIRST: gl.constexpr,
@@ -232,27 +275,38 @@ def multiply(
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
     SHARED: gl.constexpr,
+    WIDTH: gl.constexpr,
     WHICH: gl.constexpr,
 ):
     """What a warpgroup does: tile number 2 `tile` + WHICH, and its part of the outputs."""
     COUNT: gl.constexpr = len(outs)
     half = tile * 2 + WHICH
     y = half_tile(
-        xd, weight, scale, half, n, row, rows, buffers, full, empty, kept, K, FORMAT, RANGES, NT,
+        xd, weight, scale, half, n, row, rows, buffers, full, empty, kept, more, K, FORMAT, RANGES, NT,
         STAGES, LEAD, GATED, EVEN, SHARED, WHICH == 0,
     )  # fmt: skip
     if GATED:
         y = gl.permute(gl.reshape(y, [HALF // 16, 2, 8, NT]), [0, 2, 3, 1])
         gate, up = gl.split(gl.reshape(y, [HALF // 2, NT, 2]))
         store_half(
-            outs[0], strides[0], swiglu(gate, up, LIMIT), half * (HALF // 2), n // 2, row, rows, kept, EVEN
+            outs[0],
+            strides[0],
+            swiglu(gate, up, LIMIT),
+            half * (HALF // 2),
+            n // 2,
+            row,
+            rows,
+            kept,
+            EVEN,
+            SHARED,
+            WIDTH,
         )
     elif COUNT == 1:
-        store_half(outs[0], strides[0], y, half * HALF, n, row, rows, kept, EVEN)
+        store_half(outs[0], strides[0], y, half * HALF, n, row, rows, kept, EVEN, SHARED, WIDTH)
     else:
         for i in gl.static_range(COUNT):
             if (program >= FIRST[i]) & (program < FIRST[i + 1]):
-                store_half(outs[i], strides[i], y, half * HALF, NS[i], row, rows, kept, EVEN)
+                store_half(outs[i], strides[i], y, half * HALF, NS[i], row, rows, kept, EVEN, SHARED, WIDTH)
 
 
 @gluon.jit(do_not_specialize=["rows"])
@@ -307,26 +361,30 @@ def wide_rows(
         mbarrier.init(full.index(j), count=1)
         mbarrier.init(empty.index(j), count=2)
     # The total of ranges of each warpgroup, or its part of the output, which take turns.
-    PART: gl.constexpr = NT // 8 * (4 if SHARED else WIDTH) // 4
+    PART: gl.constexpr = NT // 16 if SHARED else NT // 8 * WIDTH // 4
     LINEAR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     first = gl.allocate_shared_memory(gl.float32, [PART, 128, 4], LINEAR)
     second = gl.allocate_shared_memory(gl.float32, [PART, 128, 4], LINEAR)
+    more, others = first, second
+    if SHARED:
+        more = gl.allocate_shared_memory(gl.float32, [NT // 32, 128, 4], LINEAR)
+        others = gl.allocate_shared_memory(gl.float32, [NT // 32, 128, 4], LINEAR)
     gl.warp_specialize(
         [
             (
                 multiply,
                 (
                     xd, weight, scale, program, tile, n, outs, strides, row, rows, buffers, full, empty,
-                    first, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD, GATED, EVEN,
-                    SHARED, 0,
+                    first, more, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD,
+                    GATED, EVEN, SHARED, WIDTH, 0,
                 ),
             ),
             (
                 multiply,
                 (
                     xd, weight, scale, program, tile, n, outs, strides, row, rows, buffers, full, empty,
-                    second, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD, GATED, EVEN,
-                    SHARED, 1,
+                    second, others, LIMIT, NS, FIRST, K, FORMAT, RANGES, NT, STAGES, LEAD,
+                    GATED, EVEN, SHARED, WIDTH, 1,
                 ),
             ),
         ],

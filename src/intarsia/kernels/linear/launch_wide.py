@@ -33,7 +33,8 @@ def launch_wide(
     sizes = sizes_of(weights)
     shared = shape.shared and ranges > 1
     width = max(out.element_size() for out in outs)
-    kept = shape.rows * TILE * (4 if shared else width)
+    # Three quarters of the ranges' total, or the output.
+    kept = shape.rows * TILE * (3 if shared else width)
     first = first_tiles(sizes, TILE)
     kernels.wide_rows[(-(-rows // shape.rows) * first[-1],)](
         TensorDescriptor.from_tensor(ordered, [shape.rows, _UNIT], NVMMASharedLayout(128, 16, 2)),

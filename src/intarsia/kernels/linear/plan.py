@@ -133,8 +133,7 @@ def wide(ranges: int, columns: int, form: str) -> Wide:
     """The shape for many rows of weights in codes."""
     if form == "FP8_PB_WO":
         return Wide(128, 4, 2, _GROUP, ranges > 1)
-    # Beside the totals of 256 rows there is room for three buffers.
-    return Wide(256, 3 if ranges > 1 else 4, 2, _GROUP, ranges > 1)
+    return Wide(256, 4, 2, _GROUP, ranges > 1)
 
 
 def _stages(most: int, steps: int, several: bool) -> int:
