@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from intarsia.formats.stored import Stored
 from intarsia.kernels.kda import (
     Cache,
     attention_step,
@@ -187,7 +188,8 @@ def test_decay_and_gate_have_the_bits_of_single_products(rows):
     ):
         assert torch.equal(got, whole)
         assert relative(got, x.double() @ matrix.double().T) <= 4e-3
-    alone = decay_and_gate(f[-1:], g[-1:], f_b, g_b)
+    stored = [Stored("BF16", {"weight": matrix}, tuple(matrix.shape)) for matrix in (f_b, g_b)]
+    alone = decay_and_gate(f[-1:], g[-1:], *stored)
     assert torch.equal(torch.cat(alone), torch.stack([part[-1] for part in expected]))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from intarsia.formats.stored import Stored
 from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.hyper_connection import launch as sites
@@ -82,7 +83,8 @@ def test_decay_and_gate_compile_to_tensor_core_code(usages, rows):
 
     heads, width, narrow = 64, 128, torch.bfloat16
     f, g = [numbers(rows, width, dtype=narrow) for _ in "fg"]
-    f_b, g_b = [numbers(heads * width, width, dtype=narrow) for _ in "fg"]
+    f_b, matrix = [numbers(heads * width, width, dtype=narrow) for _ in "fg"]
+    g_b = Stored("BF16", {"weight": matrix}, (heads * width, width))
     decay, gate = [numbers(rows, heads * width, dtype=narrow) for _ in "fg"]
     count = numbers(1, dtype=torch.int32)
     (used,) = usages(lambda: low_rank.launch(f, g, f_b, g_b, decay, gate, count), (gluon_gates, "gate_rows"))

@@ -63,8 +63,8 @@ def launch(
             f.stride(0),
             g,
             g.stride(0),
-            f_b,
-            g_b,
+            _numbers(f_b),
+            _numbers(g_b),
             decay,
             gate,
             used,
@@ -75,6 +75,10 @@ def launch(
             num_warps=_WARPS,
             **({"launch_pdl": True} if overlap else {}),
         )
+
+
+def _numbers(weight: Weight) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight["weight"]
 
 
 def _case(f: Tensor, f_b: Weight, g_b: Weight) -> Case:
