@@ -61,8 +61,11 @@ def score_tiles(
     for tile in range(tl.program_id(0), tl.cdiv(seen, PB), tl.num_programs(0)):
         pool = tile * PB + tl.arange(0, PB)
         there = pool < seen
-        page = tl.load(table + pool // PER_PAGE, mask=there, other=0).to(tl.int64)
-        place = page * PER_PAGE + pool % PER_PAGE
+        if PER_PAGE % PB == 0:
+            page = tl.load(table + tile * PB // PER_PAGE)
+        else:
+            page = tl.load(table + pool // PER_PAGE, mask=there, other=0)
+        place = page.to(tl.int64) * PER_PAGE + pool % PER_PAGE
         keys = tl.load(cache + place[:, None] * D + c[None, :], mask=there[:, None], other=0.0).to(OPERAND)
         if OVERLAP:
             gdc_wait()

@@ -111,15 +111,16 @@ def select_chunks(
     int32 [rows, CHUNKS, TOP / GROUP]. Rows that see one chunk are done. The grid is [CHUNKS, rows]; LEAST: up
     to so many pools are dealt with by code for no more.
     """
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     KEEP: tl.constexpr = TOP // GROUP
     chunk = tl.program_id(0)
     line = tl.program_id(1).to(tl.int64)
     row = line + base
+    # No launch of a step writes which rows there are.
     position = tl.load(positions + row)
     real = tl.load(streams + row) >= 0
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     seen = tl.minimum((position + 1) // GROUP, width)
     target = selected + row * (TOP + GROUP - 1)
     if not real:

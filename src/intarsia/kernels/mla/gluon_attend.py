@@ -20,33 +20,36 @@ TB = gl.constexpr(64)
 HB = gl.constexpr(64)
 WARPS = gl.constexpr(8)
 LOWEST = gl.constexpr(-1e38)
+PLACES = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
-def larger(a, b, c, d):
-    return gl.maximum(a, c), gl.maximum(b, d)
-
-
-@gluon.jit
-def tiles_used(chosen, first, end, slots, MAIN: gl.constexpr, SIZE: gl.constexpr):
-    """How many tiles from tile `first` on reach to the last position before slot `end`, SIZE slots on; and
-    whether there is a position from slot MAIN on.
-    """
-    inside = gl.arange(0, SIZE, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
-    slot = first * TB + inside
-    known = gl.load(chosen + slot, mask=slot < end, other=-1) >= 0
-    tail = gl.load(chosen + MAIN + inside, mask=(MAIN + inside < slots) & (inside < TB), other=-1) >= 0
-    used = gl.where(known, inside // TB + 1, 0)
-    return gl.reduce((used, tail.to(gl.int32)), 0, larger)
-
-
-@gluon.jit
-def places_of(chosen, table, tile, slots, PAGE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Where a tile's latents lie in the cache, int32 [TB]; -1 where there is no position."""
-    slot = tile * TB + gl.arange(0, TB, layout=LAYOUT)
-    position = gl.load(chosen + slot, mask=slot < slots, other=-1)
+def places_of(table, position, PAGE: gl.constexpr):
+    """Where latents of positions lie in the cache; -1 where there is no position."""
     page = gl.load(table + position // PAGE, mask=position >= 0, other=0)
     return gl.where(position >= 0, page * PAGE + position % PAGE, -1)
+
+
+@gluon.jit
+def keep_places(
+    places, chosen, table, first, end, slots, MAIN: gl.constexpr, SIZE: gl.constexpr, PAGE: gl.constexpr
+):
+    """Put places of latents into shared memory [2 SIZE, TB]: those of SIZE tiles from tile `first` on, as far
+    as slot `end`, and of the tile from slot MAIN on after them. How many tiles reach to the last position,
+    and whether the last tile has one.
+
+    Once for all tiles: their reads are on their way together, and a tile's copy waits for none of them.
+    """
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    inside = gl.arange(0, SIZE * TB, layout=LINE)
+    position = gl.load(chosen + first * TB + inside, mask=first * TB + inside < end, other=-1)
+    slot = MAIN + gl.arange(0, TB, layout=LINE)
+    last = gl.load(chosen + slot, mask=slot < slots, other=-1)
+    used = gl.where(position >= 0, inside // TB + 1, 0)
+    flat = places._reinterpret(gl.int32, [2 * SIZE * TB], PLACES)
+    flat.slice(0, SIZE * TB).store(places_of(table, position, PAGE))
+    flat.slice(SIZE * TB, TB).store(places_of(table, last, PAGE))
+    return gl.max(used, 0), gl.max((last >= 0).to(gl.int32), 0)
 
 
 @gluon.jit
@@ -59,7 +62,7 @@ def copy_tile(cache, place, buffer, L: gl.constexpr, GATHER: gl.constexpr):
     async_copy.commit_group()
 
 
-@gluon.jit(do_not_specialize=["run", "base"])
+@gluon.jit(do_not_specialize=["table_width", "base", "begin_at", "end_at", "run"])
 def attend_tiles(
     q,
     cache,
@@ -85,14 +88,15 @@ def attend_tiles(
     TILES: gl.constexpr,
     SPLITS: gl.constexpr,
     PROMPT: gl.constexpr,
+    EARLY: gl.constexpr,
     OVERLAP: gl.constexpr,
 ):
     """Ranges of a row and 64 heads, of rows from `base` on: sums into `parts` and `stats` as `attend_ranges`
     has them; or, if there is but one range, results and zeros for padding rows into `out` as `attend_rows`.
 
     Rows from starts[begin_at] to starts[end_at] are dealt with. The grid is [SPLITS / run, blocks
-    of heads, R]: a program takes `run` ranges one after another. Everything but `q` was written before the
-    launch before this one.
+    of heads, R]: a program takes `run` ranges one after another. EARLY: everything but `q` was written before
+    the launch before this one.
     """
     GATHER: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, TB // 2, 16])
@@ -103,10 +107,14 @@ def attend_tiles(
     LINES: gl.constexpr = gl.SliceLayout(1, GATHER)
     MAIN: gl.constexpr = (TILES - 1) * TB
     row = base + gl.program_id(2)
-    split = gl.program_id(0)
+    stream = gl.load(streams + row)
     end = gl.load(starts + end_at)
-    if (row < gl.load(starts + begin_at)) | (row >= end):
-        if OVERLAP:
+    others = (row < gl.load(starts + begin_at)) | (row >= end)
+    if OVERLAP and not EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    if others:
+        if OVERLAP and EARLY:
             gdc_wait()
             gdc_launch_dependents()
         if PROMPT:
@@ -117,24 +125,24 @@ def attend_tiles(
             place = out + (gl.expand_dims(own, 1) + gl.expand_dims(c, 0))
             gl.store(place, zeros, mask=gl.expand_dims((h < H) & (row >= end), 1))
         return
-    table = page_table + gl.load(streams + row).to(gl.int64) * table_width
     chosen = selected + row.to(gl.int64) * slots
+    table = page_table + stream.to(gl.int64) * table_width
     latents = gl.allocate_shared_memory(gl.bfloat16, [2, TB, L], WIDE)
     queries = gl.allocate_shared_memory(gl.bfloat16, [HB, L], WIDE)
     powers = gl.allocate_shared_memory(gl.bfloat16, [HB, TB], NARROW)
+    places = gl.allocate_shared_memory(gl.int32, [2 * EACH_SIZE, TB], PLACES)
     nothing = gl.full([HB, TB], 0.0, gl.float32, SCORES)
     begin = gl.program_id(0) * run
     for split in range(begin, gl.minimum(begin + run, SPLITS)):
         first = split * EACH
         limit = gl.minimum(gl.minimum(slots, MAIN), (first + EACH) * TB)
-        main, tail = tiles_used(chosen, first, limit, slots, MAIN, EACH_SIZE * TB)
+        main, tail = keep_places(places, chosen, table, first, limit, slots, MAIN, EACH_SIZE, PAGE)
         count = main + tail * (split == SPLITS - 1).to(gl.int32)
-        tile = gl.where(main > 0, first, TILES - 1)
-        copy_tile(cache, places_of(chosen, table, tile, slots, PAGE, LINES), latents.index(0), L, GATHER)
-        ahead = gl.where(main > 1, first + 1, TILES - 1)
-        place = places_of(chosen, table, ahead, slots, PAGE, LINES)
+        gl.thread_barrier()
+        tile = gl.where(main > 0, 0, EACH_SIZE)
+        copy_tile(cache, places.index(tile).load(LINES), latents.index(0), L, GATHER)
         if split == begin:
-            if OVERLAP:
+            if OVERLAP and EARLY:
                 gdc_wait()
                 gdc_launch_dependents()
             h = gl.program_id(1) * HB + gl.arange(0, HB, layout=LINES)
@@ -146,18 +154,16 @@ def attend_tiles(
             async_copy.wait_group(0)
             fence_async_shared()
             gl.thread_barrier()
-            # The other buffer is free: products with it were waited for.
-            if index + 1 < count:
-                copy_tile(cache, place, latents.index((index + 1) % 2), L, GATHER)
-            slot = tile * TB + gl.arange(0, TB, layout=gl.SliceLayout(0, SCORES))
             here = latents.index(index % 2)
             score = warpgroup_mma(queries, here.permute((1, 0)), nothing, use_acc=False, is_async=True)
-            position = gl.load(chosen + slot, mask=slot < slots, other=-1)
+            ahead = gl.where(index + 1 < main, index + 1, EACH_SIZE)
+            # The other buffer is free: products with it were waited for.
+            if index + 1 < count:
+                copy_tile(cache, places.index(ahead).load(LINES), latents.index((index + 1) % 2), L, GATHER)
+            seen = places.index(tile).load(gl.SliceLayout(0, SCORES)) >= 0
             tile = ahead
-            ahead = gl.where(index + 2 < main, first + index + 2, TILES - 1)
-            place = places_of(chosen, table, ahead, slots, PAGE, LINES)
             score = warpgroup_mma_wait(0, [score]) * factor
-            score = gl.where(gl.expand_dims(position >= 0, 0), score, -float("inf"))
+            score = gl.where(gl.expand_dims(seen, 0), score, -float("inf"))
             higher = gl.maximum(most, gl.max(score, 1))
             shrink = gl.exp2(most - higher)
             power = gl.exp2(score - gl.expand_dims(higher, 1))
@@ -188,5 +194,5 @@ def attend_tiles(
                 part = ((own - base * H) * SPLITS + split) * L
                 target = parts + (gl.expand_dims(part, 1) + gl.expand_dims(c, 0))
                 gl.store(target, total, mask=gl.expand_dims(h < H, 1))
-        # The next range's latents go where others may still read these.
+        # The next range's latents and places go where others may still read these.
         gl.thread_barrier()

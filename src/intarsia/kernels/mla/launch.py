@@ -55,7 +55,7 @@ class _Attention:
 
     @property
     def overlapped(self) -> dict[str, bool]:
-        return overlapped(self.q.shape[0]) if self.early else {"OVERLAP": False}
+        return overlapped(self.q.shape[0])
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
@@ -242,6 +242,7 @@ def _attend_tiles(
         TILES=case.tiles,
         SPLITS=splits,
         PROMPT=prompt,
+        EARLY=case.early,
         num_warps=8,
         **case.overlapped,
     )

@@ -144,15 +144,16 @@ def add_ranges(
     """Rows of out [R, H, L] from `base` on out of their ranges, added in order; those from starts[end_at] on
     get zeros when ZERO. The grid is [H, n].
     """
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     row = base + tl.program_id(1)
     own = row.to(tl.int64) * H + tl.program_id(0)
     local = tl.program_id(1).to(tl.int64) * H + tl.program_id(0)
     c = tl.arange(0, L)
     target = out + own * L + c
-    if row >= tl.load(starts + end_at):
+    end = tl.load(starts + end_at)
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    if row >= end:
         if ZERO:
             tl.store(target, tl.zeros([L], out.dtype.element_ty))
         return

@@ -153,29 +153,30 @@ def enter_rows(
     2 * D]; pooled [pages + 1, PAGE / GROUP, D]. The grid is [max(R, segments), roles]: query latents,
     latents, and where there are keys groups and segments.
     """
+    index = tl.program_id(0)
+    role = tl.program_id(1)
+    first = index.to(tl.int64)
+    count = (index < rows).to(tl.int32)
+    if role == 3:
+        count = 0
+        if index < segments:
+            first = tl.load(starts + index).to(tl.int64)
+            count = tl.load(starts + index + 1) - first.to(tl.int32)
+    # No launch of a step writes which rows there are, or where their pages lie.
+    stream = tl.load(streams + first, mask=count > 0, other=-1).to(tl.int64)
+    position = tl.load(positions + first, mask=count > 0, other=0)
+    table = page_table + stream * table_width
+    page = tl.load(table + position // PAGE, mask=stream >= 0, other=0).to(tl.int64)
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    index = tl.program_id(0)
-    role = tl.program_id(1)
-    if index >= tl.where(role == 3, segments, rows):
+    if count == 0:
         return
-    first = index.to(tl.int64)
-    count = 1
-    if role == 3:
-        count = tl.load(starts + index + 1) - tl.load(starts + index)
-        if count == 0:
-            return
-        first = tl.load(starts + index).to(tl.int64)
-    stream = tl.load(streams + first).to(tl.int64)
-    position = tl.load(positions + first)
     if role == 0:
         enter_query(q, q_norm, q_out, first, stream, q_stride, eps, Q, Q_SIZE)
     if (role == 0) | (stream < 0):
         return
-    table = page_table + stream * table_width
     if role == 1:
-        page = tl.load(table + position // PAGE).to(tl.int64)
         place = page * PAGE + position % PAGE
         enter_latent(kv, kv_norm, latents, latent_scales, place, first, kv_stride, eps, L)
     if keys is not None and role > 1:
