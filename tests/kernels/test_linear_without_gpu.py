@@ -39,13 +39,14 @@ CASES = [
 @pytest.fixture
 def compiled(monkeypatch):
     """Compilers in the places of the kernels: name -> what the launches would run on sm_90."""
-    from intarsia.kernels.linear import arrange, gluon_few, gluon_many
+    from intarsia.kernels.linear import arrange, gluon_few, gluon_many, gluon_wide
     from tests.kernels.ahead_of_time import Compiled
 
     stand_ins = {}
     for module, name in (
         (gluon_few, "few_rows"),
         (gluon_many, "many_rows"),
+        (gluon_wide, "wide_rows"),
         (arrange, "arrange_rows"),
         (arrange, "add_parts"),
     ):
@@ -85,6 +86,11 @@ def test_products_compile_to_tensor_core_code_without_spills(compiled, name, siz
     if isinstance(shape, plan.Few):
         assert set(used) == {"few_rows"}
         assert used["few_rows"]["HMMA"] > 0
+    elif isinstance(shape, plan.Wide):
+        assert set(used) == {"wide_rows", "arrange_rows"}
+        assert used["wide_rows"]["HGMMA"] > 0
+        assert used["wide_rows"]["shared"] <= 232_448
+        assert not overwritten(compiled["wide_rows"].built[0])
     else:
         assert set(used) == {"many_rows", "arrange_rows"} | ({"add_parts"} if shape.apart else set())
         assert used["many_rows"]["HGMMA"] > 0
@@ -126,8 +132,9 @@ def test_the_plan_fits_every_matrix_it_takes():
             assert ranges in (1, 2, 4, 8)
             assert columns % (ranges * plan.STEP) == 0
             for each in (1, 2):
-                shape = plan.few(ranges, columns, each, 8)
-                assert columns * each // ranges % (64 * shape.chunks * shape.depth) == 0
+                for count in (8, 16, 32):
+                    shape = plan.few(ranges, size, columns, each, count)
+                    assert columns * each // ranges % (64 * shape.chunks * shape.depth) == 0
             for rows in (9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 2048):
                 for form in ("MXFP8", "FP8_PB_WO", "BF16"):
                     wide = plan.many(ranges, size, columns, rows, form)

@@ -15,7 +15,6 @@ def arrange_rows(x, out, used, rows, x_stride, K: tl.constexpr, CODES: tl.conste
     gdc_launch_dependents()
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     column = tl.program_id(1) * 128 + tl.arange(0, 128)
-    gdc_wait()
     real = rows if used is None else tl.minimum(tl.load(used), rows)
     inside = (r < real)[:, None]
     value = tl.load(x + r.to(tl.int64)[:, None] * x_stride + column[None, :], mask=inside, other=0)

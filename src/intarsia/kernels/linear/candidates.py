@@ -1,8 +1,8 @@
 """The configurations that products in registers may run with; none of them touches a bit.
 
 The ranges of K are part of a row's bits, so they are part of the shape that a configuration is for: rows of
-all matrices together, columns, ranges. One kernel takes up to 32 rows (`plan.Few`), the other any number
-(`plan.Many`). Who adds a field or a legal value to either adds it here.
+all matrices together, columns, ranges. One kernel takes up to 32 rows (`plan.Few`), one any number
+(`plan.Many`), and one many (`plan.Wide`). Who adds a field or a legal value to either adds it here.
 """
 
 from collections.abc import Iterator
@@ -48,12 +48,14 @@ def candidates(site: Site) -> tuple[Configuration, ...]:
         own += _few(site)
     if site.rows >= FEW_ROWS:
         own += _many(site)
+    if site.rows > 128:
+        own += _wide(site)
     return tuple(dict.fromkeys([default(site), *own]))
 
 
 def _few(site: Site) -> Iterator[plan.Few]:
-    (form,), (_, columns, ranges) = site.formats, site.shape
-    start = plan.few(ranges, columns, _bytes(form), site.rows)
+    (form,), (rows, columns, ranges) = site.formats, site.shape
+    start = replace(plan.few(ranges, rows, columns, _bytes(form), site.rows), chunks=2)
     steps = columns * _bytes(form) // (ranges * 64 * start.chunks)
     # Groups of eight rows come in pairs; a tile of blocks lies in one block.
     shapes = [
@@ -86,6 +88,17 @@ def _many(site: Site) -> Iterator[plan.Many]:
     for one in made:
         if _fits(one, form, columns // ranges // plan.STEP, ranges, site.rows):
             yield one
+
+
+def _wide(site: Site) -> Iterator[plan.Wide]:
+    """Both widths, and more or fewer buffers, words on their way and rows that go together."""
+    (form,), (_, _, ranges) = site.formats, site.shape
+    for rows in (256, 128):
+        # A block's product stands beside the sum.
+        if rows <= site.rows and not (form == "FP8_PB_WO" and rows > 128):
+            start = plan.Wide(rows, 4, 2, 1024, ranges > 1)
+            yield from (start, replace(start, stages=3), replace(start, lead=4))
+            yield from (replace(start, group=group) for group in (512, 2048) if site.rows > 512)
 
 
 def _fits(one: plan.Many, form: str, steps: int, ranges: int, rows: int) -> bool:

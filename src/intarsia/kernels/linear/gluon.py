@@ -26,12 +26,6 @@ from intarsia.kernels.weights import Weight
 
 MOST_MATRICES = 8
 """Matrices that one launch takes."""
-TRIGGER = False
-"""Whether what comes after them may begin when their sums are there, before they are written."""
-OVERLAP = False
-"""Whether products of few rows begin, with their weights, while the kernel before still runs."""
-ORDER_EARLY = False
-"""Whether rows are put in order by programs that are there when the kernel before ends."""
 _FEW_ROWS = (8, 16, 32)  # of x, that one program multiplies
 _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multiprocessor
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
@@ -109,10 +103,11 @@ def launch(
     *,
     used: Tensor | None = None,
     limit: float | None = None,
+    overlap: bool = False,
 ) -> None:
     """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to eight `weights` [N_i, K] of
     one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
-    SwiGLU.
+    SwiGLU. With `overlap` the product of a few rows begins, with its weights, while the kernel before runs.
 
     Products are of exact weights, summed in float32 and rounded once. A row's bits depend on the row, the
     matrices and the output's dtype alone.
@@ -124,7 +119,7 @@ def launch(
     shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
         if isinstance(shape, plan.Few):
-            _launch_few(xs, weights, outs, used, limit, ranges, shape)
+            _launch_few(xs, weights, outs, used, limit, ranges, shape, overlap)
             return
         together = [(xs[0], weights, outs)]
         if len(xs) > 1:
@@ -145,6 +140,7 @@ def _launch_few(
     limit: float | None,
     ranges: int,
     shape: plan.Few,
+    overlap: bool,
 ) -> None:
     from intarsia.kernels.linear import gluon_few as kernels
 
@@ -177,8 +173,7 @@ def _launch_few(
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,
-        TRIGGER=TRIGGER,
-        launch_pdl=OVERLAP,
+        launch_pdl=overlap,
         maxnreg=_REGISTERS if 8 < rows <= 16 and name != "BF16" else None,
     )
 
@@ -191,7 +186,6 @@ def _ordered(x: Tensor, used: Tensor | None, name: str) -> Tensor:
     ordered = torch.empty(rows, k, dtype=x.dtype, device=x.device)
     arrange.arrange_rows[(-(-rows // _ARRANGED), k // plan.STEP)](
         x, ordered, used, rows, x.stride(0), K=k, CODES=name != "BF16", BR=_ARRANGED, num_warps=2,
-        launch_pdl=ORDER_EARLY,
     )  # fmt: skip
     return ordered
 

@@ -12,7 +12,6 @@ block's float32 scale, in one rounding.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.language.extra.cuda import gdc_launch_dependents
 
 from intarsia.kernels.linear.fragments import swiglu
 from intarsia.kernels.linear.gluon_sums import sums
@@ -103,7 +102,6 @@ def few(
     AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
-    TRIGGER: gl.constexpr,
     MORE: gl.constexpr,
 ):
     """The program's share of `few_rows`. MORE: there are rows of padding beyond NT."""
@@ -138,8 +136,6 @@ def few(
         GATED,
         EVEN,
     )
-    if TRIGGER:
-        gdc_launch_dependents()
     y = added(parts, LIMIT, RANGES, BN, NT, GATED, RANGES * WARPS)
     HALVES: gl.constexpr = 2 if GATED else 1
     for i in gl.static_range(COUNT):
@@ -173,35 +169,33 @@ def few_rows(
     AHEAD: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
-    TRIGGER: gl.constexpr,
 ):
     """outs[i] [rows, NS[i]] with row stride strides[i] = xs[i] [rows, K] (or the only one) weights[i]^T.
 
     Words of x and of the weights are int32; scales are bytes of exponents, or float32 of 128 x 128 blocks.
     FIRST: the first program of each matrix, and the number of programs. GATED: the one weight is gate over
     up, and the output their SwiGLU, of half as many columns. EVEN: every matrix is a whole number of tiles.
-    `used`: None, or a pointer to the count of rows that are real. TRIGGER: what is launched next may begin
-    before the sums are written.
+    `used`: None, or a pointer to the count of rows that are real.
     """
     if used is None:
         few(
             xs, weights, scales, outs, strides, rows, rows, x_stride, LIMIT, NS, FIRST,
-            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
+            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
         )  # fmt: skip
     else:
         real = gl.minimum(gl.load(used), rows)
         if NT == 8:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
+                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
             )  # fmt: skip
         elif real <= NT // 2:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, True,
+                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, GATED, EVEN, True,
             )  # fmt: skip
         else:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, TRIGGER, False,
+                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
             )  # fmt: skip
