@@ -62,7 +62,6 @@ def from_quarters(first, second, third, fourth, LAYOUT: gl.constexpr):
 def one_step(
     total,
     acc,
-    held,
     factor,
     ring,
     xd,
@@ -97,7 +96,7 @@ def one_step(
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
         b = buffers.index(stage).permute([1, 0])
         if FORMAT == BLOCK and unit == 0:
-            acc, held = warpgroup_mma_wait(0, [acc, held])
+            acc = warpgroup_mma_wait(0, [acc])
             mbarrier.arrive(empty.index(before), count=1, pred=at > 0)
             total = gl.fma(acc, factor, total)
             factor = ring[1]
@@ -106,9 +105,8 @@ def one_step(
         else:
             mbarrier.wait(full.index(stage), phase)
             acc = warpgroup_mma(operand, b, acc, is_async=True)
-            acc, held = warpgroup_mma_wait(1, [acc, held])
+            acc = warpgroup_mma_wait(1, [acc])
             mbarrier.arrive(empty.index(before), count=1, pred=at > 0)
-        held = operand
         later = gl.minimum(step + (unit + LEAD) // 2, LAST)
         ring = ring[2:] + load_half(wp, sp, later, (unit + LEAD) % 2, FORMAT)
         if FETCHES:
@@ -117,7 +115,7 @@ def one_step(
         stage += 1
         phase = gl.where(stage == STAGES, phase ^ 1, phase)
         stage = gl.where(stage == STAGES, 0, stage)
-    return total, acc, held, factor, ring, stage, phase
+    return total, acc, factor, ring, stage, phase
 
 
 @gluon.jit
@@ -167,7 +165,6 @@ def half_tile(
     QUARTER: gl.constexpr = NT // 32
     if SHARED:
         mine, second, third, fourth = quarters(none)
-    held = gl.full([HALF, UNIT], 0.0, gl.bfloat16, A)
     stage = 0
     phase = 0
     for run in range(RANGES):
@@ -175,11 +172,11 @@ def half_tile(
         sums = none
         factor = ring[1]
         for i in range(STEPS):
-            sums, acc, held, factor, ring, stage, phase = one_step(
-                sums, acc, held, factor, ring, xd, row, buffers, full, empty, wp, sp, nothing,
+            sums, acc, factor, ring, stage, phase = one_step(
+                sums, acc, factor, ring, xd, row, buffers, full, empty, wp, sp, nothing,
                 run * STEPS + i, stage, phase, LAST, NT, STAGES, FORMAT, LEAD, LW, A, FETCHES,
             )  # fmt: skip
-        acc, held = warpgroup_mma_wait(0, [acc, held])
+        acc = warpgroup_mma_wait(0, [acc])
         if FORMAT == BLOCK:
             acc = gl.fma(acc, factor, sums)
         if RANGES == 1:
