@@ -38,5 +38,5 @@ def test_candidates_unlike_the_default_compile(compiled, name):
         with trying(site, one):
             gluon.launch([rows_of(rows, work.columns)], weights, outs, limit=10.0 if gated else None)
         used = built(compiled)
-        name = {plan.Few: "few_rows", plan.Many: "many_rows"}[type(one)]
+        name = {plan.Few: "few_rows", plan.Many: "many_rows", plan.Wide: "wide_rows"}[type(one)]
         assert used[name]["shared"] <= 232448
