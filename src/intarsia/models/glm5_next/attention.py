@@ -35,7 +35,7 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
     kept = Cache(memory=cache.memory, window=cache.window, current=cache.current)
     join(x)
     y = attention_step(projected, parameters, kept, rows, overlap=True)
-    return linear(y, w.o, out_dtype=torch.float32, used=used)
+    return linear(y, w.o, out_dtype=torch.float32, used=used, overlap=True)
 
 
 def mla(
