@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from intarsia.kernels import hyper_connection as hyper
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.hyper_connection import launch as sites
 from intarsia.kernels.kda import low_rank, prompt, recurrent
+from intarsia.models.glm5_next.weights import KdaWeights
 from tests.kernels.kda_cases import shapes
 from tests.kernels.kda_cases import unallocated as numbers
 
@@ -91,6 +93,49 @@ def test_decay_and_gate_compile_to_tensor_core_code(usages, rows):
     assert used["HMMA"] == {1: 16, 16: 32, 40: 64}[rows]
     assert used["stack"] == 0
     assert used["registers"] <= 168
+
+
+def test_the_networks_own_weights_reach_the_kernels(usages, monkeypatch):
+    """Matrices as they are stored, and what each launch hands to the next; products are left out."""
+    from intarsia.kernels import choice
+    from intarsia.kernels.kda import gluon_gates, gluon_step
+    from intarsia.kernels.linear import gluon
+    from intarsia.models.glm5_next import attention
+    from intarsia.models.glm5_next.state import KdaCache
+
+    heads, width, hidden, narrow = 4, 128, 256, torch.bfloat16
+    columns = heads * width
+
+    def stored(rows: int, size: int) -> Stored:
+        return Stored("BF16", {"weight": numbers(rows, size, dtype=narrow)}, (rows, size))
+
+    shapes_of = dict.fromkeys("qkv", (columns, hidden)) | {"b": (heads, hidden), "o": (hidden, columns)}
+    shapes_of |= dict.fromkeys(("f_a", "g_a"), (width, hidden)) | dict.fromkeys(
+        ("f_b", "g_b"), (columns, width)
+    )
+    matrices = {name: stored(*shape) for name, shape in shapes_of.items()}
+    _, constants, _, rows, _ = shapes(8, 8, 8, heads=heads)
+    weights = KdaWeights(
+        **matrices,
+        conv=constants.taps,
+        a_log=constants.a_log,
+        dt_bias=constants.dt_bias,
+        o_norm=constants.norm,
+    )
+    config = SimpleNamespace(linear_lower_bound=-5.0, rms_norm_eps=1e-5)
+    cache = KdaCache(
+        numbers(8, 1, heads, width, width),
+        numbers(8, 4, 3 * columns, dtype=narrow),
+        numbers(8, dtype=torch.int32),
+    )
+    monkeypatch.setattr(choice, "no_gluon", lambda device: "")
+    monkeypatch.setattr(gluon, "launch", lambda *_, **__: None)
+    used = usages(
+        lambda: attention.kda(numbers(8, hidden, dtype=narrow), weights, config, cache, rows),
+        (gluon_gates, "gate_rows"),
+        (gluon_step, "recurrent_rows"),
+    )
+    assert [one.get("HMMA", 0) > 0 for one in used] == [True, False]
 
 
 def test_the_prompt_form_in_triton_compiles_to_tensor_core_code(usages):

@@ -15,8 +15,8 @@ _TERM_WARPS, _CARRY_WARPS, _NORM_WARPS = 8, 4, 4
 _TERM_OPTIONS: dict[str, int] = {"maxnreg": 128}  # two programs a multiprocessor
 _NORM_PARTS = 2
 _VALUES = 64  # columns of the state that a program carries
-CHUNKS_AT_ONCE = 36
-"""Chunks that share room to work in, 0.2 MB a chunk and head. One launch of 2048 rows."""
+CHUNKS_AT_ONCE = 66
+"""Chunks that share room to work in, 0.2 MB a chunk and head: two launches of 8192 rows."""
 
 
 class Room:
