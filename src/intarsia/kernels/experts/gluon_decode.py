@@ -247,7 +247,7 @@ def block_rows(
         )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["most"])
+@gluon.jit(do_not_specialize=["first", "most"])
 def few_rows(
     x,
     codes,
@@ -260,6 +260,7 @@ def few_rows(
     block_expert,
     block_start,
     block_count,
+    first,
     most,
     out,
     limit,
@@ -283,9 +284,8 @@ def few_rows(
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
-    Blocks are dealt to the programs of a part in turn, `most` of them, up to the first that counts nothing:
-    programs that take one more come first, and hardly any has nothing to do. ONCE: there is a program for
-    each.
+    Blocks from `first` up to `most` are dealt to the programs of a part in turn, up to one that counts
+    nothing. ONCE: a program takes one at most.
 
     Without SORTED there are no lists: `order` holds the experts of up to 64 pairs, which stand for their
     places, and `block_*` nothing. A block is then begun by one of its pairs, and there is a program for each.
@@ -296,7 +296,7 @@ def few_rows(
     EARLY_X: x of the first eight is loaded a step ahead too. AHEAD: steps after those that are asked for into
     the L2 cache at once.
     """
-    block = gl.program_id(1)
+    block = first + gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
         gdc_wait()
         gdc_launch_dependents()

@@ -264,7 +264,7 @@ def block_rows(
             )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["most"])
+@gluon.jit(do_not_specialize=["first", "most"])
 def many_rows(
     x_32,
     x_64,
@@ -277,6 +277,7 @@ def many_rows(
     block_expert,
     block_start,
     block_count,
+    first,
     most,
     out,
     limit,
@@ -298,7 +299,7 @@ def many_rows(
     K / 128. DEPTH: steps of weights in flight.
     """
     part = gl.program_id(0)
-    block = gl.program_id(1)
+    block = first + gl.program_id(1)
     count = gl.load(block_count + block)
     expert = gl.load(block_expert + block)
     start = gl.load(block_start + block)
@@ -310,15 +311,12 @@ def many_rows(
             )  # fmt: skip
     else:
         while count > 0:
-            block += gl.num_programs(1)
-            another = block < most
-            next_count = gl.load(block_count + block, mask=another, other=0)
-            next_expert = gl.load(block_expert + block, mask=another, other=0)
-            next_start = gl.load(block_start + block, mask=another, other=0)
             block_rows(
                 x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert,
                 start, count, N, K, PARTS, GATED, QUARTERS, WIDTHS, STAGES, DEPTH,
             )  # fmt: skip
-            count = next_count
-            expert = next_expert
-            start = next_start
+            block += gl.num_programs(1)
+            another = block < most
+            count = gl.load(block_count + block, mask=another, other=0)
+            expert = gl.load(block_expert + block, mask=another, other=0)
+            start = gl.load(block_start + block, mask=another, other=0)

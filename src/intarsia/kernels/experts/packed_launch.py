@@ -25,9 +25,9 @@ MOST_ROWS = 8192
 _OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them has ended
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
-_RESIDENT_REGISTERS = (
-    128  # at most: compressed scales take a few more than four programs a multiprocessor have
-)
+_RESIDENT_REGISTERS = 128  # at most: compressed scales take a few more than four programs have
+_DEALT_PAIRS = 256  # up to so many pairs all blocks are dealt; a program for one block alone is faster
+_REST = 16  # programs a part that blocks beyond one an expert are dealt to
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,19 @@ def takes_arranged(gate_up: PackedExperts, down: PackedExperts, rows: int, top: 
     return not needs_lists(_form(gate_up, down, rows, top), rows * top)
 
 
-def dealt_to(form: Form, experts: int) -> int:
-    """The programs of a part of the weights that blocks are dealt to; most often there are more blocks.
+def dealt(pairs: int, blocks: int, experts: int) -> tuple[tuple[int, int], ...]:
+    """The launches of a product whose blocks are in lists: from which block on, and how many programs each
+    part of the weights has for them; the last launch deals the blocks that are left to its programs.
 
-    The host does not know how many there are. A program without a block costs about a microsecond of its
-    place on a multiprocessor, and a grid for all blocks that there might be has thousands.
+    The host knows the most blocks that there can be, and most steps have fewer. A program without one costs
+    a microsecond of its place on a multiprocessor, and there would be thousands.
     """
-    return experts if isinstance(form, Many) else max(1, experts // 2)
+    if pairs <= _DEALT_PAIRS:
+        return ((0, min(blocks, -(-experts // 2))),)
+    straight = min(blocks, experts)
+    if straight == blocks:
+        return ((0, blocks),)
+    return (0, straight), (straight, min(blocks - straight, _REST))
 
 
 def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
@@ -218,10 +224,10 @@ class Run:
         self.groups: Groups | NoGroups
         if self.sorted:
             self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
-            self.dealt = min(self.groups.blocks, dealt_to(self.form, experts))
+            self.launches = dealt(self.pairs, self.groups.blocks, experts)
         else:
             self.groups = NoGroups(x, self.chosen, overlap=self.overlap, arranged=self.arranged)
-            self.dealt = self.groups.blocks
+            self.launches = ((0, self.groups.blocks),)
 
     def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
         self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
@@ -249,27 +255,40 @@ class Run:
             "GATED": weight.gated,
             "QUARTERS": self.form.quarters,
             "DEPTH": min(self.form.depth, k // TILE),
-            "ONCE": self.dealt == self.groups.blocks,
         }
         codes = weight.codes.view(torch.int32)
-        rest = (weight.global_scales, *self.groups.lists, self.groups.blocks, out, self.limit)
+        lists, blocks = self.groups.lists, self.groups.blocks
+        operands: tuple[Any, ...]
         if isinstance(self.form, Few):
-            grid = (n // (32 * self.form.quarters), self.dealt)
-            operands = (x.view(torch.int32), codes, *_scales_of(weight), *rest)
-            self.few_rows[grid](*operands, **common, **self._few_options(weight), num_warps=4)
+            kernel, rows_each, options = self.few_rows, 32, self._few_options(weight)
+            operands = (x.view(torch.int32), codes, *_scales_of(weight))
         else:
-            grid = (n // (64 * self.form.quarters), self.dealt)
-            operands = (*_descriptors(x), codes, self._plain_scales(weight), *rest)
-            options: dict[str, Any] = {"WIDTHS": (*self.form.narrower, self.form.pairs)}
-            if self.form.registers:
-                options["maxnreg"] = self.form.registers
-            self.many_rows[grid](*operands, **common, **options, STAGES=self.form.stages, num_warps=8)
+            kernel, rows_each, options = self.many_rows, 64, self._many_options(self.form)
+            operands = (*_descriptors(x), codes, self._plain_scales(weight))
+        for index, (first, programs) in enumerate(self.launches):
+            last = index == len(self.launches) - 1
+            kernel[(n // (rows_each * self.form.quarters), programs)](
+                *operands,
+                weight.global_scales,
+                *lists,
+                first,
+                blocks,
+                out,
+                self.limit,
+                **common,
+                **options,
+                ONCE=not last or first + programs >= blocks,
+            )
+
+    def _many_options(self, form: Many) -> dict[str, Any]:
+        options = {"WIDTHS": (*form.narrower, form.pairs), "STAGES": form.stages, "num_warps": 8}
+        return options | ({"maxnreg": form.registers} if form.registers else {})
 
     def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
         form = cast(Few, self.form)
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
-        options["AHEAD"] = form.ahead
+        options |= {"AHEAD": form.ahead, "num_warps": 4}
         options |= {"NT": form.pairs, "SORTED": self.sorted}
         resident = not isinstance(weight.scales, Tensor)
         options |= {"RESIDENT": resident} | self.options
