@@ -69,7 +69,7 @@ def routing(
 ) -> Sabotage:
     """The router with one rule changed; without arguments the true formula."""
 
-    def route(x, weight, bias, rows, *, top, scaling):
+    def route(x, weight, bias, rows, *, top, scaling, arrange=False):
         scores = score(x.float() @ weight.T)
         chosen = (scores + bias * bias_chooses).topk(top, -1).indices
         shares = (scores + bias * bias_weighs).gather(1, chosen)
