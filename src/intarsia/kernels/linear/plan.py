@@ -86,7 +86,7 @@ def shape(ranges: int, weight_rows: int, columns: int, count: int, form: str) ->
     """What runs with `count` rows: `few` up to 16, but more than eight of whole MXFP8 rows multiply faster
     in `many`, and `wide` where it pays.
     """
-    found = wide(ranges, weight_rows, count, form) if count > 128 else None
+    found = wide(ranges, weight_rows, count, form) if count > 256 else None
     if found:
         return found
     narrow = form == "BF16" and ranges == _RANGES[-1] and weight_rows <= _NARROW
