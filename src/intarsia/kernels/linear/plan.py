@@ -89,17 +89,13 @@ def shape(ranges: int, weight_rows: int, columns: int, count: int, form: str) ->
     found = wide(ranges, weight_rows, count, form) if count > 256 else None
     if found:
         return found
-    narrow = form == "BF16" and ranges == _RANGES[-1] and weight_rows <= _NARROW
-    few_rows = 32 if narrow else 16
-    if count > few_rows or (count > 8 and form == "MXFP8" and ranges == 1 and weight_rows >= _WIDE):
+    if count > 16 or (count > 8 and form == "MXFP8" and ranges == 1 and weight_rows >= _WIDE):
         return many(ranges, weight_rows, columns, count, form)
     return few(ranges, weight_rows, columns, 2 if form == "BF16" else 1, count)
 
 
 def few(ranges: int, weight_rows: int, columns: int, each: int, count: int) -> Few:
-    """The shape for up to 32 rows; `each` is the bytes of a weight."""
-    if count > 16:
-        return Few(1, 16, 1, 8 if columns * each // (ranges * 64) % 8 == 0 else 1, 1)
+    """The shape for up to 16 rows; `each` is the bytes of a weight."""
     # Programs of two ranges side by side read x twice as often: too often where it has many rows.
     warps, tile = (1, 16) if ranges == 2 and count <= 8 else _FEW[ranges]
     programs = -(-weight_rows // tile)
@@ -107,8 +103,9 @@ def few(ranges: int, weight_rows: int, columns: int, each: int, count: int) -> F
     steps = columns * each // (ranges * 64 * chunks)
     if count <= 8 and programs <= _MULTIPROCESSORS and steps == 4 * each:
         # A multiprocessor has one program at most: all of its weights may be on their way at once.
-        return Few(warps, tile, chunks, steps, 2)
-    if count <= 8 and each == 2 and ranges == 8:
+        return Few(warps, tile, chunks, steps, 2 if each == 1 else 1)
+    if count <= 8 and programs > _MULTIPROCESSORS and each == 2 and ranges == 8:
+        # Half as many registers for words on their way make room for twice as many programs.
         return Few(warps, tile, 1, 4, 2)
     depth = next(d for d in ((4, 2, 1) if each == 2 else (2, 1)) if steps % d == 0)
     # Two steps of more than eight rows of x beside the weights' would not fit the registers.
@@ -134,13 +131,13 @@ def many(ranges: int, weight_rows: int, columns: int, count: int, form: str) -> 
         # Two buffers of 64 rows leave room for four programs on a multiprocessor, and so do short ranges.
         most, lead = (4, 8) if rows <= 32 and not apart else (2, 4)
         programs = -(-weight_rows // 64) * ranges
-        if apart and rows <= 32 and programs <= 3 * _MULTIPROCESSORS:
+        if apart and rows <= 32 and steps > 2 and programs <= 3 * _MULTIPROCESSORS:
             # The fewer programs share a multiprocessor, the more of its x each has on its way.
             most = 4 if programs <= 2 * _MULTIPROCESSORS else 3
         if rows == 128 and form == "FP8_PB_WO":
             lead = 2
         fine = rows == 64 and form == "FP8_PB_WO" and apart and columns > 8192
-        fine |= rows <= 32 and form == "MXFP8" and apart and most == 2 and steps <= 6
+        fine |= rows <= 32 and form == "MXFP8" and apart and most == 2 and 4 <= steps <= 6
         return Many(64, 1, rows, 4, _stages(most, steps, several and not apart), lead, _GROUP, fine, apart)
     if several and weight_rows <= _NARROW:
         most = 4 if form == "BF16" else 2
