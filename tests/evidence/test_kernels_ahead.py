@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 import time
 from dataclasses import replace
 from itertools import count
@@ -17,6 +18,7 @@ from intarsia.evidence.kernels.ahead import (
     ShareClock,
     autotuners_share,
     compile_ahead,
+    importing,
     shares,
 )
 from intarsia.evidence.kernels.operations import MEASURES
@@ -170,3 +172,11 @@ def test_a_process_ends_with_the_one_that_started_it():
         time.sleep(0.1)
     os.kill(child, 9)
     raise AssertionError("it lives")
+
+
+def test_modules_are_imported_beside_and_may_be_missing():
+    names = ("tests.evidence.nowhere", "wave")
+    sys.modules.pop("wave", None)
+    with importing(names):
+        pass
+    assert "wave" in sys.modules

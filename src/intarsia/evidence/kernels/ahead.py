@@ -6,8 +6,10 @@ lies in the compilers' caches on disk afterwards, where the process that measure
 gone before the first figure: nothing else runs on the device then.
 """
 
+import importlib
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -29,7 +31,7 @@ from intarsia.evidence.kernels.timing import Call, Timing
 from intarsia.kernels.tuning.use import use
 
 SHARES: Mapping[Operation, int] = {
-    "kda": 16,
+    "kda": 8,
     "encode": 2,
     "attention": 8,
     "linear": 16,
@@ -39,7 +41,8 @@ SHARES: Mapping[Operation, int] = {
     "small": 2,
     "storing": 1,
 }
-"""Into how many parts an operation's figures are cut; what takes longest is begun first."""
+"""Into how many parts an operation's figures are cut; what takes longest is begun first. Each process that
+has a part of `kda` imports fla-core, which takes as long as compiling some of it."""
 TIME_UP = "time was up"
 NO_TIME = Timing(1.0, 1.0, 1.0)
 NO_RATES = Rates(1.0, 1.0)
@@ -104,6 +107,21 @@ def compile_ahead(
             child.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
     return Compiled(time.monotonic() - begin, min(jobs, len(parts)), len(parts), left)
+
+
+@contextmanager
+def importing(modules: Sequence[str]) -> Iterator[None]:
+    """Import modules, as far as they are installed, beside what is done within it."""
+
+    def run() -> None:
+        for name in modules:
+            with suppress(Exception):
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 def _gathered(

@@ -17,6 +17,10 @@ from intarsia.kernels.encode import encode
 SIDE = 4096
 MATRICES = 16
 STD = 0.02
+PEER_MODULES = (
+    "torchao.prototype.mx_formats.mx_tensor",
+    "torchao.prototype.mx_formats.nvfp4_tensor",
+)
 TORCHAO = "compiled torchao"
 
 
@@ -77,14 +81,14 @@ def _torchao(bench: Bench, form: str, matrices: Sequence[Tensor]) -> dict[str, f
 
 
 def _torchao_mxfp8(matrices: Sequence[Tensor]) -> list[Call]:
-    tensors = import_module("torchao.prototype.mx_formats.mx_tensor")
+    tensors = import_module(PEER_MODULES[0])
     ceiling = tensors.ScaleCalculationMode.RCEIL
     one = torch.compile(lambda matrix: tensors.to_mx(matrix, torch.float8_e4m3fn, 32, ceiling))
     return [partial(one, matrix) for matrix in matrices]
 
 
 def _torchao_nvfp4(matrices: Sequence[Tensor]) -> list[Call]:
-    tensors = import_module("torchao.prototype.mx_formats.nvfp4_tensor")
+    tensors = import_module(PEER_MODULES[1])
 
     def quantize(matrix: Tensor) -> object:
         return tensors.nvfp4_quantize(matrix, 16, tensors.per_tensor_amax_to_scale(matrix.abs().max()))

@@ -18,6 +18,7 @@ DECODED, VERIFIED, PROMPTS = (1, 8, 32, 128), (1, 8, 32), (1024, 2048, 8192)
 POSITION = 128
 TURNS = 16
 DECODE, VERIFY, PROMPT = "decode", f"verify {DRAFTS + 1} rows a stream", "prompt"
+PEER_MODULES = ("fla.ops.kda", "fla.modules.causal_conv1d", "fla.modules.norm.fused_norm_gate")
 FLA, FLA_WHOLE = "fla-core", "fla-core, all of it"
 FLA_OPTIONS = {
     "output_final_state": True,
@@ -144,13 +145,13 @@ def _fla_inputs(bench: Bench, batch: int, rows: int) -> dict[str, Tensor]:
 
 
 def _fla_rows(bench: Bench, states: Sequence[Tensor], whole: bool = False) -> list[Call]:
-    recurrent = import_module("fla.ops.kda").fused_recurrent_kda
+    recurrent = import_module(PEER_MODULES[0]).fused_recurrent_kda
     batch = states[0].shape[0]
     inputs = _fla_inputs(bench, batch, 1)
     options = FLA_OPTIONS | {"lower_bound": bench.config.linear_lower_bound}
     if not whole:
         return [partial(recurrent, **inputs, initial_state=state, **options) for state in states]
-    update = import_module("fla.modules.causal_conv1d").causal_conv1d_update
+    update = import_module(PEER_MODULES[1]).causal_conv1d_update
     around = _FlaAround(bench, batch, 1)
     shape = (batch, bench.config.linear_width, bench.config.linear_conv_kernel_dim)
     caches = [[bench.numbers(*shape) for _ in "qkv"] for _ in states]
@@ -168,13 +169,13 @@ def _fla_rows(bench: Bench, states: Sequence[Tensor], whole: bool = False) -> li
 
 def _fla_prompt(bench: Bench, rows: int, whole: bool = False) -> list[Call]:
     heads, width = bench.config.linear_num_heads, bench.config.linear_head_dim
-    chunked = import_module("fla.ops.kda").chunk_kda
+    chunked = import_module(PEER_MODULES[0]).chunk_kda
     inputs = _fla_inputs(bench, 1, rows)
     state = bench.numbers(1, heads, width, width, dtype=torch.float32)
     options = FLA_OPTIONS | {"lower_bound": bench.config.linear_lower_bound, "safe_gate": True}
     if not whole:
         return [partial(chunked, **inputs, initial_state=state, **options)] * 2
-    convolve = import_module("fla.modules.causal_conv1d").causal_conv1d
+    convolve = import_module(PEER_MODULES[1]).causal_conv1d
     around = _FlaAround(bench, 1, rows)
     before = bench.numbers(1, bench.config.linear_width, bench.config.linear_conv_kernel_dim)
     kept = {"initial_state": before, "output_final_state": True}
@@ -197,7 +198,7 @@ class _FlaAround:
         self.gate = bench.numbers(*self.shape)
         self.norm = 1 + 0.1 * bench.numbers(config.linear_head_dim)
         self.eps = config.rms_norm_eps
-        self._gated = import_module("fla.modules.norm.fused_norm_gate").rms_norm_gated
+        self._gated = import_module(PEER_MODULES[2]).rms_norm_gated
 
     def heads_of(self, mixed: Sequence[Tensor]) -> dict[str, Tensor]:
         """q, k and v [batch, rows, heads, width]."""

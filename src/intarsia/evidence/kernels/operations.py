@@ -22,6 +22,10 @@ MEASURES: Mapping[Operation, Callable[[Bench], None]] = {
 }
 
 
+PEER_MODULES = (*kda.PEER_MODULES, *encode.PEER_MODULES)
+"""What peers are, where they are installed."""
+
+
 def config_of_geometry() -> Glm5NextConfig:
     """The sizes."""
     return Glm5NextConfig.from_checkpoint_config(geometry(GEOMETRY))

@@ -11,10 +11,10 @@ import torch
 from intarsia.core.errors import UsageError
 from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.errors import TimeUpError
-from intarsia.evidence.kernels.ahead import Compiled, compile_ahead
+from intarsia.evidence.kernels.ahead import Compiled, compile_ahead, importing
 from intarsia.evidence.kernels.aims import reached
 from intarsia.evidence.kernels.bench import Bench
-from intarsia.evidence.kernels.operations import GEOMETRY, MEASURES, config_of_geometry
+from intarsia.evidence.kernels.operations import GEOMETRY, MEASURES, PEER_MODULES, config_of_geometry
 from intarsia.evidence.kernels.settings import KernelsSettings, Operation
 from intarsia.evidence.kernels.table import Rates, Row, Table
 from intarsia.evidence.kernels.timing import Call, Clock, GraphClock, Timing
@@ -115,7 +115,8 @@ def measure_kernels(
     with torch.cuda.device(device):
         use(settings.tuning, device)
         half = None if settings.limit is None else begin + settings.limit / 2
-        ahead = compile_ahead(settings, device, finish=half, progress=progress)
+        with importing(PEER_MODULES if settings.peers else ()):
+            ahead = compile_ahead(settings, device, finish=half, progress=progress)
         before = clocks(device)
         clock = GraphClock(settings.pause, settings.budget)
         bench = Bench(
