@@ -149,7 +149,7 @@ def measure_tile(
             x = x + (here,)
     squares = tl.zeros((TILE, COLUMNS), tl.float32)
     totals = ()
-    for j in tl.static_range(4):  # four sums: the products of one wait for each other, and not for the others'
+    for j in tl.static_range(4):  # four sums: products of one wait for each other, not for the others'
         wide = x[j].to(tl.float32)
         squares += wide * wide
         weight = weights[j] if EARLY else None
