@@ -30,8 +30,8 @@ EXPERTS, INNER, WIDTH, TOP, LIMIT = 24, 512, 1024, 4, 10.0
 COUNTS = [*range(1, 18), 32, 64, 65, 128, 384]
 FORMS = [
     Few(pairs=8, quarters=4, depth=2, early_x=False),
-    Few(pairs=16, quarters=2, depth=3, early_x=True, ahead=12),
-    Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False, ahead=3),
+    Few(pairs=16, quarters=2, depth=3, early_x=True),
+    Few(pairs=16, quarters=4, depth=2, early_x=True, lists=False),
     Many(pairs=32, quarters=2, stages=4, depth=3),
     Many(pairs=64, quarters=2, stages=4, depth=2),
     Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(32, 96, 160, 224)),

@@ -53,7 +53,6 @@ def _others(site: Site) -> Iterator[Configuration]:
             yield replace(form, quarters=6 - form.quarters)
             yield replace(form, pairs=16 if form.pairs == 24 else form.pairs)
             yield replace(form, registers=None if form.registers else 128)
-            yield replace(form, ahead=0 if form.ahead else 12)
             if site.rows * top <= MOST_UNSORTED:
                 yield replace(form, lists=not form.lists)
         else:

@@ -24,7 +24,7 @@ from intarsia.kernels.experts.gluon_tiles import (
     swiglu_of,
     without,
 )
-from intarsia.kernels.experts.gluon_weights import PLACES, WARPS, ask_for, first_requests, operand, request
+from intarsia.kernels.experts.gluon_weights import PLACES, WARPS, first_requests, operand, request
 
 WAIT_FIRST = gl.constexpr(1)
 """Launched early; the blocks come from the kernel before it."""
@@ -197,7 +197,6 @@ def block_rows(
     N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, TOP: gl.constexpr, GATED: gl.constexpr,
     SORTED: gl.constexpr, QUARTERS: gl.constexpr, NT: gl.constexpr, DEPTH: gl.constexpr,
     EARLY_X: gl.constexpr, PASSING: gl.constexpr, RESIDENT: gl.constexpr, OVERLAP: gl.constexpr,
-    AHEAD: gl.constexpr,
 ):  # fmt: skip
     """The product of a program's weights and one block."""
     HALVES: gl.constexpr = 4 // QUARTERS  # programs that share a tile
@@ -221,11 +220,6 @@ def block_rows(
     ring, next_marks = first_requests(
         words_at, scales_at, marks_at, compressed, QUARTERS, PASSING, DEPTH, RESIDENT
     )
-    MORE: gl.constexpr = AHEAD if AHEAD < K // 128 - DEPTH else K // 128 - DEPTH
-    if MORE > 0:
-        ask_for(codes + tile * (16 * K) + half * (QUARTERS * 512) + DEPTH * 2048, MORE, QUARTERS * 16, 2048)
-        if not RESIDENT:
-            ask_for(scales + tile * (2 * K) + DEPTH * 256, MORE, 8, 256)
     if OVERLAP == WAIT_FOR_X:
         gdc_wait()
         gdc_launch_dependents()
@@ -278,7 +272,6 @@ def few_rows(
     RESIDENT: gl.constexpr,
     OVERLAP: gl.constexpr,
     ONCE: gl.constexpr,
-    AHEAD: gl.constexpr,
 ):
     """GATED: out bfloat16 [pairs, N / 2] = SwiGLU of x [rows, K] through gate and up rows, in places of
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
@@ -293,8 +286,7 @@ def few_rows(
     x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
     them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
-    EARLY_X: x of the first eight is loaded a step ahead too. AHEAD: steps after those that are asked for into
-    the L2 cache at once.
+    EARLY_X: x of the first eight is loaded a step ahead too.
     """
     block = first + gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
@@ -306,7 +298,7 @@ def few_rows(
             block_rows(
                 x, codes, scales, bases, marks, records, global_scales, (low, high, earlier), expert, count,
                 out, limit, N, K, PARTS, TOP, GATED, False, QUARTERS, NT, DEPTH, EARLY_X, PASSING, RESIDENT,
-                OVERLAP, AHEAD,
+                OVERLAP,
             )  # fmt: skip
     else:
         count = gl.load(block_count + block)
@@ -317,7 +309,7 @@ def few_rows(
                 block_rows(
                     x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count,
                     out, limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING,
-                    RESIDENT, OVERLAP, AHEAD,
+                    RESIDENT, OVERLAP,
                 )  # fmt: skip
         else:
             while count > 0:
@@ -330,7 +322,7 @@ def few_rows(
                 block_rows(
                     x, codes, scales, bases, marks, records, global_scales, (order, start), expert, count,
                     out, limit, N, K, PARTS, TOP, GATED, True, QUARTERS, NT, DEPTH, EARLY_X, PASSING,
-                    RESIDENT, OVERLAP, AHEAD,
+                    RESIDENT, OVERLAP,
                 )  # fmt: skip
                 count = next_count
                 expert = next_expert

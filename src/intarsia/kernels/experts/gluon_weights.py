@@ -28,8 +28,6 @@ and.b32 lower, lower, $2;
 popc.b32 $1, lower;
 }""")
 
-ASK_ASM = gl.constexpr("prefetch.global.L2 [$1]; mov.b32 $0, 0;")
-
 PLACES = gl.constexpr(32)
 WARPS = gl.constexpr(4)
 
@@ -125,16 +123,6 @@ def first_requests(
         for step in gl.static_range(DEPTH):
             ring = ring + request(words_at, scales_at, marks, compressed, step, QUARTERS, PASSING, RESIDENT)
     return ring, marks
-
-
-@gluon.jit
-def ask_for(words, COUNT: gl.constexpr, LINES: gl.constexpr, STEP: gl.constexpr):
-    """Ask for COUNT pieces of LINES times 128 bytes, STEP words apart, into the L2 cache."""
-    lane = gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
-    for first in gl.static_range(0, COUNT * LINES, 128):
-        line = gl.minimum(first + lane, COUNT * LINES - 1)
-        at = words + (line // LINES * STEP + line % LINES * 32)
-        gl.inline_asm_elementwise(ASK_ASM, "=r,l", [at.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

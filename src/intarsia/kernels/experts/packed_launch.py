@@ -3,7 +3,7 @@
 The two products add in the same order whatever their configuration, so all of these choices touch no bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -26,8 +26,7 @@ _OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them 
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
 _RESIDENT_REGISTERS = 128  # at most: compressed scales take a few more than four programs have
-_DEALT_PAIRS = 256  # up to so many pairs all blocks are dealt; a program for one block alone is faster
-_REST = 16  # programs a part that blocks beyond one an expert are dealt to
+_DEALT_PAIRS = 256  # for more there is a program for each block
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class Few:
     """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight.
 
     registers: the most a thread may have, where the compiler's own number costs a program a multiprocessor.
-    ahead: steps after those in flight that a block asks for into the L2 cache when it begins.
     lists: a kernel before it sorts pairs into blocks and arranges x; else, up to 64 pairs, each program finds
     its block for itself.
     """
@@ -47,7 +45,6 @@ class Few:
     passing: bool = False
     registers: int | None = None
     lists: bool = True
-    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,12 @@ _FORMS: tuple[tuple[float, Form], ...] = (
 # A share of an expert this narrow has too few programs at few rows, unless each takes half as many of its
 # rows: up to which number of pairs an expert.
 _NARROW, _NARROW_MEAN = 1024, 0.5
+_ONE_NARROW_ROW = replace(_ONE_ROW, registers=128)
 
 
 def forms() -> tuple[Form, ...]:
     """All that run where nothing was tuned."""
-    return _ONE_ROW, *(form for _, form in _FORMS)
+    return _ONE_ROW, _ONE_NARROW_ROW, *(form for _, form in _FORMS)
 
 
 def refuse(case: Case) -> str:
@@ -104,7 +102,10 @@ offer("experts", refuse, GLUON)
 def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
     """The kernel of a step; `width` is the smaller number of columns."""
     mean = pairs / experts
-    if rows <= 2 or (width <= _NARROW and mean <= _NARROW_MEAN):
+    narrow = width <= _NARROW
+    if rows <= 2:
+        return _ONE_NARROW_ROW if narrow else _ONE_ROW
+    if narrow and mean <= _NARROW_MEAN:
         return _ONE_ROW
     fitting = [(most, form) for most, form in _FORMS if isinstance(form, Few) or form.stages * TILE <= width]
     return next((form for most, form in fitting if mean <= most), fitting[-1][1])
@@ -133,14 +134,9 @@ def dealt(pairs: int, blocks: int, experts: int) -> tuple[tuple[int, int], ...]:
     part of the weights has for them; the last launch deals the blocks that are left to its programs.
 
     The host knows the most blocks that there can be, and most steps have fewer. A program without one costs
-    a microsecond of its place on a multiprocessor, and there would be thousands.
+    a microsecond of its place on a multiprocessor, and at few pairs there would be thousands.
     """
-    if pairs <= _DEALT_PAIRS:
-        return ((0, min(blocks, -(-experts // 2))),)
-    straight = min(blocks, experts)
-    if straight == blocks:
-        return ((0, blocks),)
-    return (0, straight), (straight, min(blocks - straight, _REST))
+    return ((0, min(blocks, -(-experts // 2)) if pairs <= _DEALT_PAIRS else blocks),)
 
 
 def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
@@ -288,7 +284,7 @@ class Run:
         form = cast(Few, self.form)
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
-        options |= {"AHEAD": form.ahead, "num_warps": 4}
+        options |= {"num_warps": 4}
         options |= {"NT": form.pairs, "SORTED": self.sorted}
         resident = not isinstance(weight.scales, Tensor)
         options |= {"RESIDENT": resident} | self.options

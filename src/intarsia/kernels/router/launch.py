@@ -23,7 +23,7 @@ _WIDE_SHAPES = ((None, 16, 16, 2, 4),)
 # experts of a program, warps.
 _EARLY_ROWS, _EARLY_COLUMNS, _EARLY_EXPERTS, _EARLY_WARPS = 16, (128, 256, 512), 16, 2
 _CHOICE_WARPS = 1
-_OVERLAP_UP_TO = 128
+_OVERLAP_UP_TO = 16
 
 
 def refuse(case: Case) -> str:
