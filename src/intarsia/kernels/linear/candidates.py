@@ -13,6 +13,8 @@ from intarsia.kernels.tuning import Configuration, Site, Tunable, offer
 
 LINEAR, SWIGLU = "linear", "linear_swiglu"
 FEW_ROWS = 16
+# Narrow matrices may take as many rows so: one launch instead of three.
+_FEW_OF_NARROW, _NARROW = 32, 512
 BUCKETS = (8, FEW_ROWS, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 _FORMATS = ("BF16", "MXFP8", "FP8_PB_WO")
 _MOST = 1 << 32
@@ -44,7 +46,7 @@ def default(site: Site) -> Configuration:
 def candidates(site: Site) -> tuple[Configuration, ...]:
     """All that may run, the default first."""
     own: list[plan.Shape] = []
-    if site.rows <= FEW_ROWS:
+    if site.rows <= FEW_ROWS or (site.rows <= _FEW_OF_NARROW and site.shape[0] <= _NARROW):
         own += _few(site)
     if site.rows >= FEW_ROWS:
         own += _many(site)
