@@ -14,7 +14,7 @@ from intarsia.checkpoint import Checkpoint, Reader, Resolution, open_checkpoint,
 from intarsia.checkpoint.checkpoint import stamp
 from intarsia.checkpoint.errors import DiskSpaceError, InvalidCheckpointError, WriteError
 from intarsia.checkpoint.streamed import StreamedShard
-from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, HEADROOM
+from intarsia.checkpoint.write import DEFAULT_SHARD_BYTES, HEADROOM, refuse_existing
 from intarsia.core.progress import SILENT, Phase, Progress
 from intarsia.core.receipt import refuse_existing as refuse_receipt
 from intarsia.core.receipt import write as write_receipt
@@ -26,7 +26,7 @@ from intarsia.loading.outputs import Output, outputs, shards
 from intarsia.loading.receipts import run_receipt
 from intarsia.loading.shard_sink import ShardSink
 from intarsia.loading.staging import Staging
-from intarsia.loading.workspace import Json, Workspace, refuse_existing, workspace
+from intarsia.loading.workspace import Json, Workspace, workspace
 from intarsia.selection.manifest import Codec, Manifest, ScalePolicy, manifest_hash
 from intarsia.selection.recipes import apply_recipe
 from intarsia.selection.resolve import Selection

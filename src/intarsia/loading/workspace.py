@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from intarsia.checkpoint.errors import TargetExistsError
+from intarsia.checkpoint.write import refuse_existing
 from intarsia.core.json import JsonError, parse_object
 from intarsia.loading.errors import ResumeError
 
@@ -131,17 +131,6 @@ def _same_state(space: Workspace, state: bytes) -> None:
             action="use the same settings and source, or remove the folder",
         )
     raise ResumeError(str(path), found="an unreadable state", expected="JSON", action="remove the folder")
-
-
-def refuse_existing(target: Path) -> None:
-    """Raises TargetExistsError when something is there, a dangling link included."""
-    if os.path.lexists(target):
-        raise TargetExistsError(
-            str(target),
-            found="something already there",
-            expected="a path that does not exist",
-            action="choose another path, or remove it yourself",
-        )
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:

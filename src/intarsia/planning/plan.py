@@ -1,8 +1,8 @@
 """Planning a load: bytes a rank, the peak and where it is, and every violation, from headers alone."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from intarsia.checkpoint import Checkpoint, Resolution, open_checkpoint, resolve
 from intarsia.checkpoint.completeness import compare
@@ -21,6 +21,7 @@ from intarsia.planning.caches import (
     linear_heads,
     prompt_bytes,
 )
+from intarsia.planning.counts import count_modules, count_targets
 from intarsia.planning.items import Item, items
 from intarsia.planning.memory import Need, fitting_window, memory_violations, reserve_of
 from intarsia.planning.order import Loading
@@ -79,9 +80,8 @@ def plan(
     work = _Planner(checkpoint, resolution, source, ranks, Working(device, budget), compressed_scales)
     selection = work.select(manifest)
     work.count(selection)
-    result = work.result(
-        manifest, selection, device_memory, context, streams, page, step_rows, kv_cache_dtype
-    )
+    room = _Room(device_memory, context, streams, page, step_rows, kv_cache_dtype)
+    result = work.result(manifest, selection, room)
     config = source.family.glm5_next
     if ranks == 1 or config is None or result.violations:
         return result
@@ -96,6 +96,18 @@ def _source(checkpoint: Checkpoint, resolution: Resolution) -> Source:
         module.name: module.format for module in resolution.modules.values() if module.format is not None
     }
     return describe_source(checkpoint.config, headers, stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What is to fit: a device's bytes, and the streams whose caches are counted."""
+
+    device_memory: int | None
+    context: int | None
+    streams: int
+    page: int
+    step_rows: int
+    latents: CacheType
 
 
 class _Planner:
@@ -192,100 +204,77 @@ class _Planner:
         except UnknownTensorError:
             return REPLICATE  # already reported as a tensor the architecture does not have
 
-    def result(
-        self,
-        manifest: Manifest | None,
-        selection: Selection | None,
-        device_memory: int | None,
-        context: int | None,
-        streams: int,
-        page: int,
-        step_rows: int,
-        latents: CacheType,
-    ) -> Plan:
+    def result(self, manifest: Manifest | None, selection: Selection | None, room: _Room) -> Plan:
         """Everything together."""
-        peaks = self.loading.peaks(self.found)
-        scratch = self.scratch.bytes() if self.scratch is not None else [0] * self.ranks
-        config = self.family.glm5_next
-        on_gpu = self.device != "cpu"
-
-        def caches(rank: int, tokens: int) -> CacheBytes:
-            if config is None or not tokens:
-                return CacheBytes(0, 0)
-            heads = linear_heads(config, self.ranks, rank)
-            return cache_bytes(
-                config,
-                context=tokens,
-                streams=streams,
-                heads=heads,
-                page=page,
-                step_rows=step_rows,
-                latents=latents,
-            )
-
-        rank_plans = tuple(
-            RankPlan(
-                rank,
-                dict(sorted(self.tables[rank].items())),
-                caches(rank, context or 0),
-                scratch[rank],
-                peaks[rank].working,
-                peaks[rank].nbytes,
-                peaks[rank].at,
-                prompts=prompt_bytes(config, self.ranks, rank) if config is not None and on_gpu else 0,
-            )
-            for rank in range(self.ranks)
-        )
+        ranks, config = self._ranks(room), self.family.glm5_next
         native = config.max_position_embeddings if config is not None else None
-        window = None
-        if device_memory is not None:
-            needs = [Need(p.weights + p.scratch + p.prompts, p.peak, p.peak_at) for p in rank_plans]
-            budget = device_memory - reserve_of(device_memory)
-            window = fitting_window(native or 0, page, budget, needs, lambda r, n: caches(r, n).total)
-            violations = memory_violations(device_memory, needs, context, window, native or 0)
-            self.found.extend(tuple(violations))
+        memory = room.device_memory
+        window = self._window(ranks, room, memory, native or 0) if memory is not None else None
         return Plan(
             path=str(self.checkpoint.path),
             model_type=self.family.name,
             manifest_sha256=manifest_hash(manifest) if manifest is not None else None,
-            ranks=rank_plans,
-            targets=_targets(selection),
-            modules=_modules(selection),
+            ranks=ranks,
+            targets=count_targets(selection),
+            modules=count_modules(selection),
             exported=dict(sorted(self.exported.items())),
             exported_tensors=self.exported_tensors,
             source_bytes=sum(entry.nbytes for entry in self.checkpoint.tensors.values()),
-            context=context,
-            streams=streams,
+            context=room.context,
+            streams=room.streams,
             native_window=native,
             window=window,
-            device_memory=device_memory,
-            reserve=reserve_of(device_memory) if device_memory is not None else None,
+            device_memory=memory,
+            reserve=reserve_of(memory) if memory is not None else None,
             unused=tuple(self.unused),
             violations=self.found.all(),
             cuts=tuple(_cut(rule, self.ranks, count) for rule, count in self.cuts.items()),
             shares=tuple(self.shares.rows()),
         )
 
+    def _ranks(self, room: _Room) -> tuple[RankPlan, ...]:
+        """Bytes on each rank; what stands against loading them is noted."""
+        peaks, config = self.loading.peaks(self.found), self.family.glm5_next
+        scratch = self.scratch.bytes() if self.scratch is not None else [0] * self.ranks
+        with_prompts = config if self.device != "cpu" else None
+        return tuple(
+            RankPlan(
+                rank,
+                dict(sorted(self.tables[rank].items())),
+                self._caches(room, rank, room.context or 0),
+                scratch[rank],
+                peaks[rank].working,
+                peaks[rank].nbytes,
+                peaks[rank].at,
+                prompts=prompt_bytes(with_prompts, self.ranks, rank) if with_prompts is not None else 0,
+            )
+            for rank in range(self.ranks)
+        )
+
+    def _caches(self, room: _Room, rank: int, tokens: int) -> CacheBytes:
+        """Of so many tokens of each stream."""
+        config = self.family.glm5_next
+        if config is None or not tokens:
+            return CacheBytes(0, 0)
+        return cache_bytes(
+            config,
+            context=tokens,
+            streams=room.streams,
+            heads=linear_heads(config, self.ranks, rank),
+            page=room.page,
+            step_rows=room.step_rows,
+            latents=room.latents,
+        )
+
+    def _window(self, ranks: Sequence[RankPlan], room: _Room, memory: int, native: int) -> int:
+        """The largest that fits into a device; what does not fit is noted."""
+        needs = [Need(rank.weights + rank.scratch + rank.prompts, rank.peak, rank.peak_at) for rank in ranks]
+        budget = memory - reserve_of(memory)
+        window = fitting_window(native, room.page, budget, needs, lambda r, n: self._caches(room, r, n).total)
+        self.found.extend(tuple(memory_violations(memory, needs, room.context, window, native)))
+        return window
+
 
 def _cut(rule: SplitRule, ranks: int, weights: int) -> Cut:
     sizes = tuple(len(part) for part in split_shares(rule, ranks))
     return Cut(rule.reason, rule.axis or 0, rule.unit, sizes, weights)
-
-
-def _targets(selection: Selection | None) -> Mapping[str, int]:
-    counts: dict[str, int] = {}
-    for target in selection.targets.values() if selection is not None else ():
-        expert = ".experts." in target.module
-        key = f"{target.section} expert matrices" if expert else target.section
-        counts[key] = counts.get(key, 0) + 1
-    return counts
-
-
-def _modules(selection: Selection | None) -> Mapping[str, int]:
-    if selection is None:
-        return {}
-    counts = {}
-    for section in selection.manifest.sections():
-        counts[section] = len(selection.fused_modules(section))
-        counts[f"{section} experts"] = len(selection.fused_modules(section, experts=True))
-    return {name: count for name, count in counts.items() if count}
