@@ -241,7 +241,7 @@ def block_rows(
         )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["first", "most"])
+@gluon.jit(do_not_specialize=["most"])
 def few_rows(
     x,
     codes,
@@ -254,7 +254,6 @@ def few_rows(
     block_expert,
     block_start,
     block_count,
-    first,
     most,
     out,
     limit,
@@ -277,8 +276,8 @@ def few_rows(
     `order` and as the next product reads it. Else out float32 [pairs, N] from x [pairs, K] in places of
     `order`.
 
-    Blocks from `first` up to `most` are dealt to the programs of a part in turn, up to one that counts
-    nothing. ONCE: a program takes one at most.
+    Up to `most` blocks are dealt to the programs of a part in turn, up to one that counts nothing. ONCE:
+    there is a program for each.
 
     Without SORTED there are no lists: `order` holds the experts of up to 64 pairs, which stand for their
     places, and `block_*` nothing. A block is then begun by one of its pairs, and there is a program for each.
@@ -288,7 +287,7 @@ def few_rows(
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
     EARLY_X: x of the first eight is loaded a step ahead too.
     """
-    block = first + gl.program_id(1)
+    block = gl.program_id(1)
     if OVERLAP == WAIT_FIRST:
         gdc_wait()
         gdc_launch_dependents()

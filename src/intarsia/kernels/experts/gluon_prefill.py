@@ -139,17 +139,14 @@ def multiply(
     boxes = ()
     for index in gl.static_range(pieces(WIDTH)):
         boxes = boxes + (box(x_32, x_64, x_128, x_256, piece(WIDTH, index)),)
-    # What does not change from block to block would be computed once and lie in registers that the loop over
-    # columns has no room for: so it is made to depend on the block, by a number that is zero.
-    zero = expert >> 30
     # One allocation a stage: the compiler then sees that stages do not overlap.
     tiles = ()
     ready = ()
     for _ in gl.static_range(STAGES):
         for index in gl.static_range(pieces(WIDTH)):
-            tile = gl.allocate_shared_memory(gl.bfloat16, [1, piece(WIDTH, index), 128], boxes[index].layout)
-            tiles = tiles + (tile.index(zero),)
-        barrier = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout()).index(zero)
+            tile = gl.allocate_shared_memory(gl.bfloat16, [piece(WIDTH, index), 128], boxes[index].layout)
+            tiles = tiles + (tile,)
+        barrier = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(barrier, count=1)
         ready = ready + (barrier,)
     gl.thread_barrier()
@@ -184,7 +181,6 @@ def multiply(
         sums = (done,)
     else:
         sums = done
-    gl.thread_barrier()  # no warp waits any more
     for stage in gl.static_range(STAGES):
         mbarrier.invalidate(ready[stage])
     for index in gl.static_range(pieces(WIDTH)):
@@ -212,15 +208,13 @@ def finish(
         gate_scale = gl.load(own) * UNSCALE
         up_scale = gl.load(own + PARTS - 1) * UNSCALE
         values = swiglu_of(sums, gate_scale, up_scale, limit, QUARTERS, PLACES, NT)
-        # Places, not columns, are compared: those the compiler would keep in registers from block to block.
-        place = start + gl.arange(0, NT, layout=gl.SliceLayout(0, values.type.layout))
-        store_inner(out, values, part * (BN // 2), place, place < start + count, N, BN // 2, False)
+        row = gl.arange(0, NT, layout=gl.SliceLayout(0, values.type.layout))
+        store_inner(out, values, part * (BN // 2), start + row, row < count, N, BN // 2, False)
     else:
         sums = rows_of(sums, QUARTERS, PLACES, NT)
-        place = start + gl.arange(0, NT, layout=gl.SliceLayout(0, sums.type.layout))
-        real = place < start + count
-        pair = gl.load(order + place, mask=real, other=0)
-        store_parts(out, sums, pair, real, own, gl.load(own), part * BN, N, PARTS, BN)
+        row = gl.arange(0, NT, layout=gl.SliceLayout(0, sums.type.layout))
+        pair = gl.load(order + start + row, mask=row < count, other=0)
+        store_parts(out, sums, pair, row < count, own, gl.load(own), part * BN, N, PARTS, BN)
 
 
 @gluon.constexpr_function
@@ -249,22 +243,6 @@ def box(x_32, x_64, x_128, x_256, SIZE: gl.constexpr):
 
 
 @gluon.jit
-def block_rows(
-    x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert, start, count,
-    N: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, GATED: gl.constexpr, QUARTERS: gl.constexpr,
-    WIDTHS: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr,
-):  # fmt: skip
-    """The product of a program's weights and one block, by the least width that holds it."""
-    own = global_scales + expert * PARTS
-    for index in gl.static_range(length(WIDTHS)):
-        if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
-            multiply(
-                x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
-                N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
-            )  # fmt: skip
-
-
-@gluon.jit(do_not_specialize=["first", "most"])
 def many_rows(
     x_32,
     x_64,
@@ -277,8 +255,6 @@ def many_rows(
     block_expert,
     block_start,
     block_count,
-    first,
-    most,
     out,
     limit,
     N: gl.constexpr,
@@ -289,7 +265,6 @@ def many_rows(
     WIDTHS: gl.constexpr,
     STAGES: gl.constexpr,
     DEPTH: gl.constexpr,
-    ONCE: gl.constexpr,
 ):
     """As gluon_decode.few_rows, with x as descriptors of rows [pairs, K] in places of `order`, tiles of 32 to
     256 rows and 128 columns.
@@ -299,24 +274,14 @@ def many_rows(
     K / 128. DEPTH: steps of weights in flight.
     """
     part = gl.program_id(0)
-    block = first + gl.program_id(1)
+    block = gl.program_id(1)
     count = gl.load(block_count + block)
     expert = gl.load(block_expert + block)
     start = gl.load(block_start + block)
-    if ONCE:
-        if count > 0:
-            block_rows(
-                x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert,
-                start, count, N, K, PARTS, GATED, QUARTERS, WIDTHS, STAGES, DEPTH,
+    own = global_scales + expert * PARTS
+    for index in gl.static_range(length(WIDTHS)):
+        if (count > width_at(WIDTHS, index - 1)) & (count <= width_at(WIDTHS, index)):
+            multiply(
+                x_32, x_64, x_128, x_256, codes, scales, own, order, out, limit, part, expert, start, count,
+                N, K, PARTS, GATED, QUARTERS, width_at(WIDTHS, index), STAGES, DEPTH,
             )  # fmt: skip
-    else:
-        while count > 0:
-            block_rows(
-                x_32, x_64, x_128, x_256, codes, scales, global_scales, order, out, limit, part, expert,
-                start, count, N, K, PARTS, GATED, QUARTERS, WIDTHS, STAGES, DEPTH,
-            )  # fmt: skip
-            block += gl.num_programs(1)
-            another = block < most
-            count = gl.load(block_count + block, mask=another, other=0)
-            expert = gl.load(block_expert + block, mask=another, other=0)
-            start = gl.load(block_start + block, mask=another, other=0)

@@ -129,14 +129,14 @@ def takes_arranged(gate_up: PackedExperts, down: PackedExperts, rows: int, top: 
     return not needs_lists(_form(gate_up, down, rows, top), rows * top)
 
 
-def dealt(pairs: int, blocks: int, experts: int) -> tuple[tuple[int, int], ...]:
-    """The launches of a product whose blocks are in lists: from which block on, and how many programs each
-    part of the weights has for them; the last launch deals the blocks that are left to its programs.
+def programs(pairs: int, blocks: int, experts: int) -> int:
+    """How many programs each part of the weights has for few rows, to which `blocks` in lists are dealt.
 
     The host knows the most blocks that there can be, and most steps have fewer. A program without one costs
-    a microsecond of its place on a multiprocessor, and at few pairs there would be thousands.
+    a microsecond of its place on a multiprocessor, and at few pairs there would be thousands. At more, most
+    programs would take two, and the last to begin would end late.
     """
-    return ((0, min(blocks, -(-experts // 2)) if pairs <= _DEALT_PAIRS else blocks),)
+    return min(blocks, -(-experts // 2)) if pairs <= _DEALT_PAIRS else blocks
 
 
 def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
@@ -220,10 +220,8 @@ class Run:
         self.groups: Groups | NoGroups
         if self.sorted:
             self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
-            self.launches = dealt(self.pairs, self.groups.blocks, experts)
         else:
             self.groups = NoGroups(x, self.chosen, overlap=self.overlap, arranged=self.arranged)
-            self.launches = ((0, self.groups.blocks),)
 
     def combine(self, parts: Tensor, weights: Tensor, plus: Tensor | None, out: Tensor) -> None:
         self.combine_rows[(self.rows, -(-self.width // _COMBINE_SIZE))](
@@ -254,31 +252,19 @@ class Run:
         }
         codes = weight.codes.view(torch.int32)
         lists, blocks = self.groups.lists, self.groups.blocks
-        operands: tuple[Any, ...]
+        rest = (out, self.limit)
         if isinstance(self.form, Few):
-            kernel, rows_each, options = self.few_rows, 32, self._few_options(weight)
-            operands = (x.view(torch.int32), codes, *_scales_of(weight))
+            count = programs(self.pairs, blocks, weight.shape[0]) if self.sorted else blocks
+            operands = (x.view(torch.int32), codes, *_scales_of(weight), weight.global_scales, *lists, blocks)
+            options = self._few_options(weight) | {"ONCE": count == blocks}
+            self.few_rows[(n // (32 * self.form.quarters), count)](*operands, *rest, **common, **options)
         else:
-            kernel, rows_each, options = self.many_rows, 64, self._many_options(self.form)
-            operands = (*_descriptors(x), codes, self._plain_scales(weight))
-        for index, (first, programs) in enumerate(self.launches):
-            last = index == len(self.launches) - 1
-            kernel[(n // (rows_each * self.form.quarters), programs)](
-                *operands,
-                weight.global_scales,
-                *lists,
-                first,
-                blocks,
-                out,
-                self.limit,
-                **common,
-                **options,
-                ONCE=not last or first + programs >= blocks,
-            )
-
-    def _many_options(self, form: Many) -> dict[str, Any]:
-        options = {"WIDTHS": (*form.narrower, form.pairs), "STAGES": form.stages, "num_warps": 8}
-        return options | ({"maxnreg": form.registers} if form.registers else {})
+            grid = (n // (64 * self.form.quarters), blocks)
+            many = (*_descriptors(x), codes, self._plain_scales(weight), weight.global_scales, *lists)
+            options = {"WIDTHS": (*self.form.narrower, self.form.pairs), "STAGES": self.form.stages}
+            if self.form.registers:
+                options["maxnreg"] = self.form.registers
+            self.many_rows[grid](*many, *rest, **common, **options, num_warps=8)
 
     def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
         form = cast(Few, self.form)
