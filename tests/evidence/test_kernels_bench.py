@@ -1,6 +1,9 @@
 """Timed operations: all run at small sizes, floors count what moves, aims and receipts follow the rows."""
 
+import time
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from intarsia.core.errors import UsageError
 from intarsia.evidence.errors import NumbersError, TimeUpError
 from intarsia.evidence.kernels import attention, encode, experts, head, hyper, kda, linear, small, storing
 from intarsia.evidence.kernels import run as kernels_run
+from intarsia.evidence.kernels.ahead import Compiled
 from intarsia.evidence.kernels.bench import NOT_ASKED, Bench
 from intarsia.evidence.kernels.caches import Caches
 from intarsia.evidence.kernels.operations import GEOMETRY, MEASURES
@@ -16,6 +20,7 @@ from intarsia.evidence.kernels.run import INTERRUPTED, limited, measure_kernels,
 from intarsia.evidence.kernels.settings import OPERATIONS, KernelsSettings
 from intarsia.evidence.kernels.table import Rates, Table
 from intarsia.evidence.kernels.timing import L2_BYTES, Timing, in_turn
+from intarsia.evidence.receipts import kernels_receipt
 from intarsia.evidence.synthetic import geometry
 from intarsia.families.glm5_next.config import Glm5NextConfig
 from intarsia.kernels import choice
@@ -296,6 +301,57 @@ def test_settings_that_mean_nothing_are_refused(wrong):
 def test_without_a_gpu_a_run_is_refused(device):
     with pytest.raises(UsageError, match="only timed on a GPU"):
         measure_kernels(KernelsSettings(device=device), lambda row: None)
+
+
+class Graphs(Clock):
+    """What a GPU's clock keeps."""
+
+    def __init__(self, pause, budget) -> None:
+        super().__init__()
+        self.spent = {"timing": 2.0}
+        self.eager = self
+
+
+@pytest.fixture
+def on_a_cpu(monkeypatch):
+    """A whole run where no GPU is: its times say nothing."""
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(kernels_run, "cuda_device", lambda name, action: cpu)
+    monkeypatch.setattr(kernels_run, "choice", SimpleNamespace(no_triton=lambda device: ""))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(kernels_run, "use", lambda tuning, device: None)
+    monkeypatch.setattr(kernels_run, "_rates", lambda device, pause: RATES)
+    monkeypatch.setattr(kernels_run, "GraphClock", Graphs)
+    small = Glm5NextConfig.from_checkpoint_config(small_geometry())
+    monkeypatch.setattr(kernels_run, "config_of_geometry", lambda: small)
+    monkeypatch.setattr(kernels_run, "compile_ahead", lambda *a, **k: Compiled(1.5, 2, 3, {"part": "full"}))
+
+
+def test_a_run_keeps_its_rows_where_its_time_went_and_what_it_left(on_a_cpu):
+    told = []
+    run = measure_kernels(KernelsSettings(only=("small", "hyper"), rows=(2,)), told.append)
+    assert run.failed == {}
+    assert list(run.rows) == told
+    assert {row.operation for row in run.rows} == {"small", "hyper"}
+    assert list(run.seconds) == ["compiling ahead", "timing", "preparing"]
+    assert (run.seconds["compiling ahead"], run.seconds["timing"]) == (1.5, 2.0)
+    document = run.as_dict()
+    assert document["compiled"] == {"seconds": 1.5, "processes": 2, "parts": 3, "left": {"part": "full"}}
+    assert "linear was not timed: not asked for" in document["not_run"]
+    kept = kernels_receipt(run)
+    assert kept.results["compiled"] == document["compiled"]
+
+
+def test_a_limit_counts_from_the_beginning(on_a_cpu, monkeypatch):
+    def late(*_, finish, **__):
+        assert finish - time.monotonic() <= 5
+        monkeypatch.setattr(kernels_run.time, "monotonic", lambda: finish + 6)
+        return Compiled()
+
+    monkeypatch.setattr(kernels_run, "compile_ahead", late)
+    run = measure_kernels(KernelsSettings(only=("small", "hyper"), rows=(2,), limit=10), lambda row: None)
+    assert run.rows == ()
+    assert set(run.skipped) == {"the rest of small", "the rest of hyper"}
 
 
 def test_all_operations_have_a_measure():
