@@ -270,8 +270,7 @@ class Run:
         form = cast(Few, self.form)
         overlap = (1 if weight.gated else 2) if self.overlap else 0
         options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
-        options |= {"num_warps": 4}
-        options |= {"NT": form.pairs, "SORTED": self.sorted}
+        options |= {"NT": form.pairs, "SORTED": self.sorted, "num_warps": 4}
         resident = not isinstance(weight.scales, Tensor)
         options |= {"RESIDENT": resident} | self.options
         most = form.registers or (_RESIDENT_REGISTERS if resident and form.quarters == 4 else None)
