@@ -67,6 +67,26 @@ def ranks_of(launcher):
     return found
 
 
+@pytest.mark.parametrize("ways", [["plain", "divided"], ["drafted"]], ids=["plain", "drafted"])
+def test_captured_steps_of_two_gpus_have_the_bits_of_eager_ones_with_sums_by_nccl(ways):
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.groups.captured_rank", str(rank), str(port), *ways],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        for rank in range(2)
+    ]
+    expected = [f"{way}: equal, captured" for way in ways]
+    for process in processes:
+        out, told = process.communicate(timeout=300)
+        assert out.splitlines() == expected, out + told[-3000:]
+        assert process.returncode == 0, told[-3000:]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_gpus_write_what_one_writes(dtype):
     processes = [generate(dtype), generate(dtype, "--tp", "2"), generate(dtype, "--tp", "2")]
