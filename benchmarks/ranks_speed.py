@@ -66,17 +66,14 @@ def work(rank: int, options: argparse.Namespace) -> None:
     for streams in map(int, options.streams.split(",")):
         for sums in options.sums.split(","):
             with sums_by(group, sums):
-                done = time_decode(
-                    model, streams=streams, context=CONTEXT, bytes_a_second=rates[0], empty_kernel=0.0,
-                    broken_down=False,
-                )  # fmt: skip
+                done = time_decode(model, streams=streams, context=CONTEXT, bytes_a_second=rates[0])
+            floor = done.bytes / rates[0]
             tell(
                 decode=streams,
                 sums=sums,
                 ms=round(done.seconds * 1e3, 3),
-                device_ms=round(done.device_seconds * 1e3, 3),
-                floor_ms=round(done.floor_seconds * 1e3, 3),
-                ratio=round(done.ratio, 3),
+                floor_ms=round(floor * 1e3, 3),
+                ratio=round(floor / done.seconds, 3),
                 eager=done.eager_because,
             )
     pieces = [int(rows) or None for rows in options.pieces.split(",")]

@@ -10,8 +10,9 @@ from intarsia.core import receipt as receipts
 from intarsia.core.errors import UsageError
 from intarsia.evidence.receipts import steps_receipt
 from intarsia.evidence.speed.steps import breakdown
+from intarsia.evidence.speed.steps import run as steps_run
 from intarsia.evidence.speed.steps.contexts import random_context
-from intarsia.evidence.speed.steps.decode import time_decode
+from intarsia.evidence.speed.steps.decode import record_decode, time_decode
 from intarsia.evidence.speed.steps.floors import decode_bytes, draft_bytes, network_bytes, prompt_flops
 from intarsia.evidence.speed.steps.prompts import time_prompt
 from intarsia.evidence.speed.steps.run import Rates, StepsRun, measure_decode
@@ -58,10 +59,9 @@ def test_a_prompts_operations_are_twice_its_matrices_and_some_attention(small):
 
 
 def test_decode_and_prompts_are_timed_on_any_device(small):
-    decode = time_decode(
-        small, streams=2, context=70, drafts=1, steps=2, bytes_a_second=1e9, empty_kernel=2e-6
-    )
-    assert decode.seconds > 0
+    timed = time_decode(small, streams=2, context=70, drafts=1, steps=2, bytes_a_second=1e9)
+    decode = record_decode(small, timed, bytes_a_second=1e9, empty_kernel=2e-6)
+    assert decode.seconds == timed.seconds > 0
     assert 8 <= decode.experts <= 16
     assert decode.floor_seconds == decode_bytes(small, 2, 70, experts=decode.experts) / 1e9
     assert decode_bytes(small, 1, 70, experts=8) == decode_bytes(small, 1, 70)
@@ -78,6 +78,30 @@ def test_decode_and_prompts_are_timed_on_any_device(small):
     assert receipt.id == receipts.identity(receipt)
     assert json.loads(json.dumps(run.as_dict()))["decode"][0]["streams"] == 2
     assert "a note" in receipt.not_run
+
+
+def test_nothing_is_recorded_before_all_is_timed(small, monkeypatch):
+    # Recording kernels once makes every later step of the process longer.
+    done = []
+
+    def watched(name):
+        original = getattr(steps_run, name)
+
+        def work(model, *args, **options):
+            done.append(name)
+            return original(model, *args, **options)
+
+        monkeypatch.setattr(steps_run, name, work)
+
+    watched("time_decode")
+    watched("record_decode")
+    monkeypatch.setattr(steps_run, "_subject", lambda *_: (torch.device("cpu"), ("small", None, small)))
+    monkeypatch.setattr(Rates, "of", classmethod(lambda cls, device: cls(1e9, 1e12, 2e-6)))
+    monkeypatch.setattr(steps_run, "clocks", lambda device: {})
+    settings = DecodeSettings(synthetic=4, streams=(1, 2), context=70, steps=1, drafts=0)
+    run = measure_decode(settings)
+    assert done == ["time_decode"] * 2 + ["record_decode"] * 2
+    assert [result.streams for result in run.decode] == [1, 2]
 
 
 @pytest.mark.parametrize(

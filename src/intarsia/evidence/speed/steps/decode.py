@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,18 @@ GREEDY = SamplingSettings(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class DraftingCost:
+    """What `drafts` guesses cost: a step that verifies them, and the MTP layer's pass that makes them. With
+    fewer than `break_even` tokens a step and stream, guessing does not pay."""
+
+    drafts: int
+    verify_seconds: float
+    chain_seconds: float
+    floor_seconds: float
+    break_even: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeResult:
     """A row of each of `streams` streams a step, `context` tokens behind each. `experts` are those that a
     step met, a routed layer on average: floors count them.
@@ -57,7 +69,7 @@ class DecodeResult:
     kernels_a_layer: float
     boundary_seconds: float
     eager_because: str
-    drafting: "DraftingCost | None"
+    drafting: DraftingCost | None
     peak_bytes: int
     planned_bytes: int
     operations: tuple[Share, ...]
@@ -73,15 +85,21 @@ class DecodeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftingCost:
-    """What `drafts` guesses cost: a step that verifies them, and the MTP layer's pass that makes them. With
-    fewer than `break_even` tokens a step and stream, guessing does not pay."""
+class TimedSteps:
+    """Steps that were timed, and not recorded yet: once a process has recorded kernels, its steps take
+    longer.
+    """
 
-    drafts: int
-    verify_seconds: float
-    chain_seconds: float
-    floor_seconds: float
-    break_even: float
+    streams: int
+    context: int
+    rows: int
+    experts: float
+    seconds: float
+    bytes: int
+    eager_because: str
+    drafting: DraftingCost | None
+    peak_bytes: int
+    planned_bytes: int
 
 
 def time_decode(
@@ -92,40 +110,77 @@ def time_decode(
     drafts: int = 0,
     steps: int = 30,
     bytes_a_second: float,
-    empty_kernel: float,
     eager: bool = False,
-    broken_down: bool = True,
-) -> DecodeResult:
+) -> TimedSteps:
     """Time steps over random contexts; the likeliest tokens of random weights are written."""
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(model.device)
-    room = (WARM_UPS + steps + 8) * 2 + drafts
-    state = random_context(model, streams=streams, context=context, room=room, step_rows=1 + drafts)
-    writer = Writer(model, state, context, eager)
+    writer = _writer(model, streams, context, drafts, steps, eager)
     seconds = writer.step_seconds(steps)
-    record = timeline(writer.step) if model.device.type == "cuda" else Timeline((), 0.0, 0.0)
     experts = writer.experts_met()
-    moved = decode_bytes(model, streams, context, experts=experts)
-    kernels = len(record.kernels)
-    return DecodeResult(
+    return TimedSteps(
         streams=streams,
         context=context,
         rows=writer.rows,
         experts=experts,
         seconds=seconds,
+        bytes=decode_bytes(model, streams, context, experts=experts),
+        eager_because=writer.captures.reason,
+        drafting=_drafting(model, writer.state, context, drafts, seconds, bytes_a_second, steps)
+        if drafts
+        else None,
+        peak_bytes=_peak(model),
+        planned_bytes=network_bytes(model) + writer.state.nbytes,
+    )
+
+
+def record_decode(
+    model: Glm5NextModel,
+    timed: TimedSteps,
+    *,
+    bytes_a_second: float,
+    empty_kernel: float,
+    eager: bool = False,
+    broken_down: bool = True,
+) -> DecodeResult:
+    """What was timed, with the device's record of one more such step: its kernels, and with `broken_down`
+    where its time goes. Time all steps of a process before the first is recorded.
+    """
+    record, operations = Timeline((), 0.0, 0.0), []
+    if model.device.type == "cuda":
+        writer = _writer(model, timed.streams, timed.context, 0, 1, eager)
+        writer.step()
+        record = timeline(writer.step)
+        if broken_down:
+            operations = _operations(model, writer.state, timed.context, eager)
+    kernels = len(record.kernels)
+    return DecodeResult(
+        streams=timed.streams,
+        context=timed.context,
+        rows=timed.rows,
+        experts=timed.experts,
+        seconds=timed.seconds,
         device_seconds=record.span,
         busy_seconds=record.busy,
-        floor_seconds=moved / bytes_a_second,
-        bytes=moved,
+        floor_seconds=timed.bytes / bytes_a_second,
+        bytes=timed.bytes,
         kernels=kernels,
         kernels_a_layer=kernels / model.config.num_hidden_layers,
         boundary_seconds=kernels * empty_kernel,
-        eager_because=writer.captures.reason,
-        drafting=_drafting(model, state, context, drafts, seconds, bytes_a_second, steps) if drafts else None,
-        peak_bytes=_peak(model),
-        planned_bytes=network_bytes(model) + state.nbytes,
-        operations=tuple(_operations(model, state, context, eager)) if broken_down else (),
+        eager_because=timed.eager_because,
+        drafting=timed.drafting,
+        peak_bytes=timed.peak_bytes,
+        planned_bytes=timed.planned_bytes,
+        operations=tuple(operations),
     )
+
+
+def _writer(
+    model: Glm5NextModel, streams: int, context: int, drafts: int, steps: int, eager: bool
+) -> "Writer":
+    room = (WARM_UPS + steps + 8) * 2 + drafts
+    state = random_context(model, streams=streams, context=context, room=room, step_rows=1 + drafts)
+    return Writer(model, state, context, eager)
 
 
 class Writer:
@@ -134,7 +189,7 @@ class Writer:
     def __init__(self, model: Glm5NextModel, state: State, context: int, eager: bool, rows: int = 1) -> None:
         self.captures: Captures[MainOutput] = Captures.on(model.device, model.group.host_ranks, eager)
         self._steps = MainSteps(model, state, self.captures)
-        self._model, self._state = model, state
+        self._model, self.state = model, state
         self._position = context
         streams = state.settings.streams
         self._draws = Draws([GREEDY] * (streams * rows), [0] * (streams * rows))
@@ -156,7 +211,7 @@ class Writer:
         output = self._steps.run(pieces, self._draws)
         count = len(self._draws.settings)
         if output is None:
-            hidden = self._model.hidden(self._state.rows(pieces), self._state)
+            hidden = self._model.hidden(self.state.rows(pieces), self.state)
             drawn = self._model.head(hidden)[:count].argmax(1)
         else:
             hidden, drawn = output.hidden, output.drawn[:count]
@@ -171,7 +226,7 @@ class Writer:
         """Different experts that the next step's rows go to, a routed layer on average; it runs eagerly."""
         pieces = [Piece(stream, self._position, tokens, True) for stream, tokens in enumerate(self._tokens)]
         with watched_routing() as met:
-            self._model.hidden(self._state.rows(pieces), self._state)
+            self._model.hidden(self.state.rows(pieces), self.state)
         return statistics.mean(met) if met else 0.0
 
     def step_seconds(self, steps: int) -> float:
@@ -217,10 +272,8 @@ def _drafting(
     return DraftingCost(drafts, verify, chained, moved / bytes_a_second, (verify + chained) / plain)
 
 
-def _operations(model: Glm5NextModel, state: State, context: int, eager: bool) -> Sequence[Share]:
+def _operations(model: Glm5NextModel, state: State, context: int, eager: bool) -> list[Share]:
     """The shares of one more step, whose operations are marked."""
-    if model.device.type != "cuda":
-        return []
     with marked_operations() as marks:
         writer = Writer(model, state, context, eager)
         writer.step()

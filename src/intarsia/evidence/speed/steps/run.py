@@ -12,7 +12,7 @@ from intarsia.evidence.forms import Form, open_form
 from intarsia.evidence.machine import clocks, cuda_device, machine
 from intarsia.evidence.settings import kept
 from intarsia.evidence.speed.steps import floors
-from intarsia.evidence.speed.steps.decode import DecodeResult, time_decode
+from intarsia.evidence.speed.steps.decode import DecodeResult, record_decode, time_decode
 from intarsia.evidence.speed.steps.prompts import PromptResult, time_prompt
 from intarsia.evidence.speed.steps.settings import DecodeSettings, PrefillSettings, StepsSettings
 from intarsia.evidence.synthetic import geometry, network
@@ -76,19 +76,34 @@ class StepsRun:
 def measure_decode(
     settings: DecodeSettings, path: str | None = None, *, progress: Progress = SILENT
 ) -> StepsRun:
-    """Time steps of streams that write. Raises UsageError without a GPU, or without exactly one network."""
+    """Time steps of streams that write, then record one of each.
+
+    Raises UsageError without a GPU, or without exactly one network.
+    """
     device, (label, form, model) = _subject(settings, path, progress)
     rates, before = Rates.of(device), clocks(device)
-    results = []
+    timed, results = [], []
     with progress.phase("timing", len(settings.streams), "cells") as phase:
         for streams in settings.streams:
-            results.append(
+            timed.append(
                 time_decode(
                     model,
                     streams=streams,
                     context=settings.context,
                     drafts=settings.drafts if model.weights.mtp is not None else 0,
                     steps=settings.steps,
+                    bytes_a_second=rates.bytes_a_second,
+                    eager=settings.eager,
+                )
+            )
+            torch.cuda.empty_cache()
+            phase.advance(1)
+    with progress.phase("recording", len(timed), "cells") as phase:
+        for steps in timed:
+            results.append(
+                record_decode(
+                    model,
+                    steps,
                     bytes_a_second=rates.bytes_a_second,
                     empty_kernel=rates.empty_kernel,
                     eager=settings.eager,
