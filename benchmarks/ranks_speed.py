@@ -1,11 +1,12 @@
 """Speed of a network over several GPUs of one host, its weights random: decode steps and prompts.
 
     python benchmarks/ranks_speed.py [--ranks 2] [--layers 8] [--streams 1,8,32] [--prompt 8192]
-        [--step-rows 4096,8192] [--pieces 0,512,256]
+        [--sums peers,apart,nccl,none] [--step-rows 4096,8192] [--pieces 0,512,256]
 
 One process a GPU. Every rank draws weights of its share's sizes. Prints a JSON line each: seconds of a step
-(median) with sums over peer memory, with NCCL's, and without any (which computes nonsense, and says what sums
-cost); seconds of a prompt with sums by NCCL, over peer memory, and with residual streams divided among ranks.
+(median) with sums as they are, with kernels of their own for them, by NCCL, and without any (which computes
+nonsense, and says what sums cost); seconds of a prompt with residual streams divided among ranks, whole on
+each, and with sums by NCCL.
 """
 
 import argparse
