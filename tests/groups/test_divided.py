@@ -60,3 +60,16 @@ def test_few_rows_are_not_divided():
         return group.divided(1023), group.divided(1024), group.divided(1025)
 
     assert on_ranks(2, work) == [(None, 512, 528)] * 2
+
+
+def test_nothing_is_divided_where_a_rank_would_have_no_rows():
+    """32 rows are two tiles: the third rank would have none."""
+    tokens = [(7 * at) % 4096 for at in range(20)]
+
+    def work(group):
+        model = api.load("demo", group=group)
+        whole = model.logits(tokens)
+        group.divide_from = 16
+        return group.divided(32), group.divided(33), torch.equal(whole, model.logits(tokens))
+
+    assert on_ranks(3, work) == [(None, 16, True)] * 3

@@ -89,10 +89,12 @@ class RankGroup(ABC):
         return self.sum_in_rank_order(partial, rows), None
 
     def divided(self, rows: int) -> int | None:
-        """How many rows' streams each rank keeps; whole tiles of rows, so that their bits stay the same."""
+        """How many rows' streams each rank keeps; whole tiles of rows, so that their bits stay the same. None
+        also where the last rank would have no rows: no operation takes none."""
         if self.divide_from is None or rows < self.divide_from:
             return None
-        return -(-rows // (ROW_TILE * self.ranks)) * ROW_TILE
+        each = -(-rows // (ROW_TILE * self.ranks)) * ROW_TILE
+        return each if each * (self.ranks - 1) < rows else None
 
     def sum_own(self, partial: Tensor, each: int) -> Tensor:
         """The sums of the rows that this rank keeps, added in rank order."""
