@@ -137,6 +137,7 @@ def test_marks_stand_around_every_operation_and_are_gone_afterwards(small, monke
     assert marks.log[1::2] == [breakdown.BETWEEN] * (len(marks.log) // 2)
     names = {name.split()[0] for name in marks.log[::2]}
     assert {"embed", "routed_experts"} <= names
+    assert "takes_arranged" not in names  # asked before the router runs, and launches nothing
     assert any("FP8_PB_WO[" in name for name in marks.log)
 
 

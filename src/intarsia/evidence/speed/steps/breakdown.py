@@ -163,6 +163,9 @@ def _operations() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
 
 
 def _is_operation(value: FunctionType) -> bool:
+    """What answers yes or no launches nothing."""
+    if value.__annotations__.get("return") is bool:
+        return False
     return value.__module__.startswith(OPERATIONS) and value.__module__ not in _NO_OPERATIONS
 
 
