@@ -142,8 +142,8 @@ def encode_e2m1_ties_down(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _packing_table(device: torch.device, ties_down: bool) -> Tensor:
-    """The packed byte of every two signed bytes that `pack_e2m1` makes, uint8 [65536]; the low byte is the
-    even one.
+    """The packed byte of every two signed bytes that `pack_e2m1_into` makes, uint8 [65536]; the low byte is
+    the even one.
     """
     step = torch.arange(256, dtype=torch.uint8).view(torch.int8).float() / 8
     codes = encode_e2m1_ties_down(step) if ties_down else encode_e2m1(step)
