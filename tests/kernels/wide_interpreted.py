@@ -160,7 +160,7 @@ def case(name, sizes, columns, rows, shape: plan.Wide, limit=None) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     interpreted.modules = modules
-    interpreted.KERNELS = (*interpreted.KERNELS, "gluon_wide")
+    interpreted.KERNELS = (*interpreted.KERNELS, "gluon_wide_steps", "gluon_wide_tiles", "gluon_wide")
     stand_in.Shared._reinterpret = part_of
     interpreted.load_kernels()
     wide = plan.Wide

@@ -21,7 +21,7 @@ from intarsia.kernels.linear.gluon_tiles import sums_layout, tile_sums
 
 
 @gluon.constexpr_function
-def store_layout(ROWS, NT, WARPS):
+def store_layout(ROWS, WARPS):
     """Eight rows of the weight a thread, which are neighbours in the output."""
     lanes = ROWS // 8
     return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [WARPS, 1], [1, 0])
@@ -39,7 +39,7 @@ def store_tile(out, stride, y, first, n, row, rows, EVEN: gl.constexpr, WARPS: g
     """y [rows of the weight, NT] as rows of the output, turned in shared memory."""
     ROWS: gl.constexpr = y.type.shape[0]
     NT: gl.constexpr = y.type.shape[1]
-    LY: gl.constexpr = store_layout(ROWS, NT, WARPS)
+    LY: gl.constexpr = store_layout(ROWS, WARPS)
     turned = gl.allocate_shared_memory(
         out.dtype.element_ty, [NT, ROWS], turned_layout(out.dtype.element_ty, ROWS)
     )
