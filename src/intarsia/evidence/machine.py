@@ -16,9 +16,10 @@ from intarsia.kernels.tuning import installed
 def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
     """The machine, the libraries that compute, threads and the device, as JSON values."""
     found: dict[str, Any] = msgspec.to_builtins(host())
+    running = code()
     found |= {
-        "python": code().python,
-        "libraries": dict(code().libraries),
+        "python": running.python,
+        "libraries": dict(running.libraries),
         "threads": torch.get_num_threads(),
         "device": str(device),
     }
