@@ -230,8 +230,15 @@ def test_too_little_room_is_seen_before_a_weight_is_read(finished, tmp_path, mon
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "whole"]
 
 
-@pytest.mark.parametrize(("after", "error"), [(3, ChangedError), (None, SourceChangedError)])
-def test_a_source_that_changes_while_it_is_read(finished, tmp_path, monkeypatch, after, error):
+@pytest.mark.parametrize(
+    ("after", "error", "change"),
+    [
+        (3, ChangedError, os.utime),
+        (None, SourceChangedError, os.utime),
+        (None, SourceChangedError, os.unlink),
+    ],
+)
+def test_a_source_that_changes_while_it_is_read(finished, tmp_path, monkeypatch, after, error, change):
     source, _ = finished
     count = len(export.shards(list(export.outputs(*_parts(source))), SETTINGS["shard_size"]))
     original = export._Export._write
@@ -241,7 +248,7 @@ def test_a_source_that_changes_while_it_is_read(finished, tmp_path, monkeypatch,
         record = original(self, space, number, *rest)
         if number == at:
             for shard in source.shards:
-                os.utime(shard.path)
+                change(shard.path)
         return record
 
     monkeypatch.setattr(export._Export, "_write", write)

@@ -255,10 +255,14 @@ class _Export:
 
     def _unchanged(self) -> None:
         for shard in self.checkpoint.shards:
-            if stamp(os.stat(shard.path)) != shard.stamp:
+            try:
+                same = stamp(os.stat(shard.path)) == shard.stamp
+            except OSError:
+                same = False
+            if not same:
                 raise SourceChangedError(
                     shard.name,
-                    found="another file, size or time than when the conversion began",
+                    found="no file, or another one, size or time than when the conversion began",
                     expected="a source that stays as it is",
                     action="convert it again",
                 )
