@@ -61,7 +61,8 @@ def main() -> int:
     for name, what in shown:
         print(f"  {name + ':':<11} {what}")
     print(f"  {'in all:':<11} {time.perf_counter() - began:.1f} s")
-    print("\nNext: intarsia chat demo, or intarsia --help")
+    program = "intarsia" if shutil.which("intarsia") else Path(sys.executable).parent / "intarsia"
+    print(f"\nNext: {program} chat demo, or {program} --help")
     return 1 if audit.violations else 0
 
 
