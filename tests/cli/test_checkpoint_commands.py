@@ -67,6 +67,13 @@ def test_audit_of_a_damaged_checkpoint(damaged, capsys):
     assert "wrong: [" in capsys.readouterr().out
 
 
+def test_a_folder_without_weights_has_no_tables(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "wrong: [no-weights]" in told
+    assert "Module classes" not in told
+
+
 def test_a_refused_configuration_is_a_violation(source, tmp_path, capsys):
     folder = tmp_path / "changed"
     shutil.copytree(source, folder)

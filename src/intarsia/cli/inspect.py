@@ -52,6 +52,14 @@ def show(summary: "Summary", most_rows: int | None) -> None:
     if quantization.get("sources"):
         words = (f"{name.replace('_', ' ')}: {_words(value)}" for name, value in quantization.items())
         print(printable("quantization: " + "; ".join(words)))
+    if summary.tensors:  # empty tables would hide what is wrong
+        _show_tables(summary, most_rows)
+    for title, findings in (("odd", summary.notes), ("wrong", summary.violations)):
+        for finding in findings:
+            print(printable(f"{title}: {finding}"))
+
+
+def _show_tables(summary: "Summary", most_rows: int | None) -> None:
     show_table(
         "Formats",
         ("format", "scales", "modules", "weights", "bytes", "bits a weight"),
@@ -90,9 +98,6 @@ def show(summary: "Summary", most_rows: int | None) -> None:
         [(shard.name, f"{shard.tensors:,}", gigabytes(shard.bytes)) for shard in summary.shards[:most_rows]],
     )
     _say_rest(len(summary.shards), most_rows, "shards")
-    for title, findings in (("odd", summary.notes), ("wrong", summary.violations)):
-        for finding in findings:
-            print(printable(f"{title}: {finding}"))
 
 
 def _say_rest(count: int, most_rows: int | None, what: str) -> None:
