@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from intarsia.groups.agreement import compare, differences
-from intarsia.groups.errors import RankLostError, RankMissingError, RanksDifferError, RanksDivergedError
+from intarsia.groups.errors import RankLostError, RankMissingError, RanksDifferError, RanksDivergedError, lost
 from intarsia.groups.group import SINGLE
 from intarsia.groups.torch_group import TorchGroup
 from tests.groups.threads import on_ranks
@@ -130,6 +130,16 @@ def test_a_rank_that_never_comes_to_an_exchange_is_an_error_in_time():
     for thread in threads:
         thread.join(30)
     assert "an exchange that failed" in failures[0].found
+
+
+def test_a_lost_rank_is_told_without_what_gloo_puts_around_it():
+    gloo = (
+        "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:63702: Connection reset by peer. "
+        "This is typically caused by a remote worker hanging or bugs in the application."
+    )
+    told = "an exchange that failed: Read error [127.0.0.1]:63702: Connection reset by peer."
+    assert lost(RuntimeError(gloo), 0, 2).found == told
+    assert lost(RuntimeError(" "), 0, 2).found == "an exchange that failed: no reason given"
 
 
 def agree(ranks, facts, patience=5.0):

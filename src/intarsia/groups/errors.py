@@ -1,5 +1,6 @@
 """Refusals and failures of ranks that work together."""
 
+import re
 from collections.abc import Sequence
 
 from intarsia.core.errors import IntarsiaError, Violation, ViolationsError
@@ -40,10 +41,19 @@ class LineError(RuntimeError):
         self.states = states
 
 
+def plain_words(problem: RuntimeError) -> str:
+    """The first line of an error, without the source line and the advice that gloo puts around it."""
+    text = str(problem).strip()
+    if not text:
+        return "no reason given"
+    return re.sub(
+        r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ", "", text.splitlines()[0].partition(" This is typically")[0]
+    )
+
+
 def lost(problem: RuntimeError, rank: int, ranks: int) -> RankLostError:
     """The error of a rank whose exchange, or wait, failed so."""
-    text = str(problem).strip()
-    words = text.splitlines()[0][:300] if text else "no reason given"
+    words = plain_words(problem)[:300]
     culprit = problem.culprit if isinstance(problem, LineError) else None
     states = problem.states if isinstance(problem, LineError) else ""
     return RankLostError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from intarsia.core.errors import IntarsiaError
 from intarsia.groups.agreement import Store
-from intarsia.groups.errors import LineError
+from intarsia.groups.errors import LineError, plain_words
 from intarsia.groups.exchanging import Parts, RankGroup
 from intarsia.groups.status import SILENT_STATUS, Status
 from intarsia.kernels.exchange import Exchange, refuse
@@ -138,7 +138,7 @@ def ask_around(store: Store, rank: int, ranks: int, status: Status, problem: Run
 
     All ranks that noticed tell what they were doing, over the store that rank 0 holds.
     """
-    words = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else "no reason given"
+    words = plain_words(problem)[:200]
     states, silent = {}, []
     try:
         store.set(f"lost/{rank}", status.read().doing)
