@@ -140,6 +140,12 @@ def test_weights_that_do_not_fit_are_named_with_the_peak(checkpoint):
     assert result.window == 0
 
 
+def test_a_device_smaller_than_what_stays_free_holds_nothing(checkpoint):
+    found = plan(checkpoint, device_memory=1_000_000, context=512).violations
+    assert found[0].expected == "at most 0 of 1,000,000 bytes, so that the rest stays free"
+    assert "in 0 bytes" in found[1].expected
+
+
 def test_all_violations_come_together(checkpoint):
     wrong = Manifest(
         schema="intarsia.manifest/1",

@@ -115,9 +115,10 @@ def show(result: "Plan") -> None:
     for name in result.unused:
         print(f"not loaded: {name}")
     if result.window is not None and result.device_memory is not None and result.reserve is not None:
+        free = min(result.reserve, result.device_memory)
         print(
             f"largest window: {result.window:,} tokens for {counted(result.streams, 'stream')} in "
-            f"{gigabytes(result.device_memory)}, of which {gigabytes(result.reserve)} stay free"
+            f"{gigabytes(result.device_memory)}, of which {gigabytes(free)} stay free"
         )
     for violation in result.violations:
         print(printable(str(violation)))

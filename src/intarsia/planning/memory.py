@@ -55,7 +55,7 @@ def memory_violations(
             "memory-load",
             f"rank {rank}",
             f"{need.peak:,} bytes while loading {need.peak_at}",
-            f"at most {budget:,} of {device_memory:,} bytes",
+            f"at most {max(budget, 0):,} of {device_memory:,} bytes, so that the rest stays free",
             "use more ranks, or a manifest with smaller formats",
         )
         for rank, need in enumerate(needs)
@@ -73,7 +73,7 @@ def memory_violations(
                 "memory-context",
                 "context",
                 f"{context:,} tokens",
-                f"at most {window:,} beside the weights in {budget:,} bytes",
+                f"at most {window:,} beside the weights in {max(budget, 0):,} bytes",
                 "use a smaller context, fewer streams or more ranks",
             )
         )
