@@ -358,6 +358,7 @@ def test_an_unknown_model_and_a_prompt_beyond_the_window(client):
     with pytest.raises(openai.BadRequestError) as long:
         client.chat.completions.create(model="demo", messages=user("word " * 5000))
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "messages")
+    assert long.value.body["message"].startswith("The field 'messages' cannot be used: found ")
     with pytest.raises(openai.BadRequestError) as tokens:
         client.completions.create(model="demo", prompt=[5000])
     assert tokens.value.param == "prompt"
