@@ -103,7 +103,7 @@ def measure_loads(forms: Sequence[Form], settings: LoadsSettings, *, progress: P
     _warm_up(device)
     floors = measure_floors(forms[0].checkpoint, device)
     samples = []
-    with progress.phase("loading", settings.repeat * len(forms)) as phase:
+    with progress.phase("loading", settings.repeat * len(forms), "loads") as phase:
         for _ in range(settings.repeat):
             for form in forms:
                 if settings.cold:
