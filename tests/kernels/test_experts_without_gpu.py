@@ -14,7 +14,7 @@ import torch
 
 from intarsia import formats
 from intarsia.formats.stored import Stored
-from intarsia.kernels.experts import packed_launch
+from intarsia.kernels.experts import packed_launch, plan
 from intarsia.kernels.experts.packed import PackedExperts
 from intarsia.kernels.experts.resident import ResidentScales
 from intarsia.kernels.router import Routing
@@ -136,8 +136,8 @@ def test_up_to_64_pairs_go_without_lists(compiled, monkeypatch):
     arranging, sorting = compiled(triton_grouping, "arrange_rows", "group_some")
     (product,) = compiled(gluon_decode, "few_rows")
     compiled(triton_experts, "combine")
-    form = packed_launch.Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)
-    monkeypatch.setattr(packed_launch, "form_of", lambda *_: form)
+    form = plan.Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)
+    monkeypatch.setattr(plan, "form_of", lambda *_: form)
     stacks = in_tiles(2 * INNER, WIDTH, 2, True), in_tiles(WIDTH, INNER, 1, False)
     for rows in (8, 9):
         packed_launch.launch(numbers(rows, WIDTH), routing(rows), *stacks, 10.0)

@@ -13,13 +13,14 @@ from intarsia.kernels import choice
 from intarsia.kernels.experts import (
     PackedExperts,
     packed_launch,
+    plan,
     prepare,
     routed_experts,
     swiglu,
     takes_arranged,
     unpack,
 )
-from intarsia.kernels.experts.packed_launch import Few, Many
+from intarsia.kernels.experts.plan import Few, Many
 from intarsia.kernels.router import Routing, route
 from intarsia.kernels.rows import NO_STREAM, Rows
 from tests.kernels.steps import randn
@@ -35,7 +36,7 @@ FORMS = [
     Many(pairs=32, quarters=2, stages=4, depth=3),
     Many(pairs=64, quarters=2, stages=4, depth=2),
     Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(32, 96, 160, 224)),
-    *packed_launch.forms(),
+    *plan.forms(),
 ]
 
 
@@ -164,12 +165,12 @@ def test_every_kernel_gives_the_same_bits(form):
     different = []
     for kind, rows in product(("random", "one_expert", "mostly_padding"), (1, 3, 16, 40, 300)):
         x, chosen = gpu(rows, WIDTH, seed=16).bfloat16(), routing(kind, rows)
-        with patch.object(packed_launch, "form_of", lambda *_: FORMS[0]):
+        with patch.object(plan, "form_of", lambda *_: FORMS[0]):
             expected = routed_experts(x, chosen, *tiles, LIMIT)
         for count, stacks in product((1, 5, 1000), (tiles, small)):
             with (
-                patch.object(packed_launch, "form_of", lambda *_: form),
-                patch.object(packed_launch, "programs", lambda *given, count=count: min(given[1], count)),
+                patch.object(plan, "form_of", lambda *_: form),
+                patch.object(plan, "programs", lambda *given, count=count: min(given[1], count)),
             ):
                 got = routed_experts(x, chosen, *stacks, LIMIT)
             if not torch.equal(got, expected):

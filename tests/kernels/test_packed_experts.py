@@ -6,7 +6,7 @@ import torch
 from intarsia.formats.stored import Stored
 from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed as tiles
-from intarsia.kernels.experts import packed_launch, prepare
+from intarsia.kernels.experts import plan, prepare
 from intarsia.kernels.experts.packed import compressed, pack, refusal, unpack
 
 SHAPE = (3, 512, 256)
@@ -151,12 +151,12 @@ def test_a_stack_that_cannot_be_packed_is_left_alone():
 
 def test_wider_blocks_for_more_rows_and_none_that_a_narrow_stack_cannot_fill():
     def pairs(rows: int, width: int) -> int:
-        return packed_launch.form_of(rows, 8 * rows, 288, width).pairs
+        return plan.form_of(rows, 8 * rows, 288, width).pairs
 
     assert [pairs(rows, 2048) for rows in (1, 8, 128, 512, 1024, 2048, 4096, 8192)] == [
         8, 8, 8, 24, 64, 64, 128, 256
     ]  # fmt: skip
-    assert packed_launch.form_of(1, 8, 288, 2048).quarters == 2
+    assert plan.form_of(1, 8, 288, 2048).quarters == 2
     assert [pairs(rows, 128) for rows in (1024, 8192)] == [24, 24]
     assert [pairs(rows, 256) for rows in (1024, 8192)] == [256, 256]
 

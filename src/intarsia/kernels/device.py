@@ -75,4 +75,9 @@ def overlapped(rows: int) -> dict[str, bool]:
     so before it let others begin.
     """
     overlap = rows <= _OVERLAP_UP_TO and not interpreting()
+    return begun_early(overlap)
+
+
+def begun_early(overlap: bool) -> dict[str, bool]:
+    """The options that let a launch begin before the one before it ends, where it may; see `overlapped`."""
     return {"OVERLAP": overlap, **({"launch_pdl": True} if overlap else {})}

@@ -1,16 +1,16 @@
 """The configurations that experts in tiles may run with; none of them touches a bit.
 
 Their shape is experts, inner width, width and experts a row; their formats are that of the codes, and whether
-block scales are expanded or compressed. Who adds a field or a legal value to `packed_launch.Few` or `Many`
+block scales are expanded or compressed. Who adds a field or a legal value to `plan.Few` or `Many`
 adds it here.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from intarsia.kernels.experts import packed, packed_launch
+from intarsia.kernels.experts import packed, plan
 from intarsia.kernels.experts.grouping import MOST_UNSORTED
-from intarsia.kernels.experts.packed_launch import Few, Many
+from intarsia.kernels.experts.plan import Few, Many
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.tuning import Configuration, Site, Tunable, offer
 
@@ -32,7 +32,7 @@ def refuse(site: Site) -> str:
 def default(site: Site) -> Configuration:
     """What runs where nothing was tuned, at the largest row count of the bucket."""
     experts, inner, width, top = site.shape
-    return packed_launch.form_of(site.rows, site.rows * top, experts, min(inner, width))
+    return plan.form_of(site.rows, site.rows * top, experts, min(inner, width))
 
 
 def candidates(site: Site) -> tuple[Configuration, ...]:
@@ -43,7 +43,7 @@ def candidates(site: Site) -> tuple[Configuration, ...]:
 def _others(site: Site) -> Iterator[Configuration]:
     experts, inner, width, top = site.shape
     mean = site.rows * top / experts  # pairs of an expert
-    for form in packed_launch.forms():
+    for form in plan.forms():
         if not mean / 4 <= form.pairs <= max(32, 4 * mean):
             continue
         if isinstance(form, Few):

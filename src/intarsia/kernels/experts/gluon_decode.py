@@ -114,7 +114,8 @@ def few_rows(
     x: pairs of bfloat16 as int32. RESIDENT: `scales` are nibbles, and `bases`, `marks` and `records` with
     them those of `resident`. PARTS: global scales of an expert. NT: 8, 16 or 24 pairs of a block; eight
     columns of a product are left out where a block has none for them. DEPTH: steps of weights in flight.
-    EARLY_X: x of the first eight is loaded a step ahead too.
+    EARLY_X: x of the first eight is loaded a step ahead too. OVERLAP: WAIT_FIRST, WAIT_FOR_X, or 0 where the
+    kernel before it has ended.
     """
     block = gl.program_id(1)
     if OVERLAP == WAIT_FIRST:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from intarsia.kernels.device import begun_early
+
 _CHUNK, _MANY_CHUNK, _PIECE, _AT_ONCE = 4096, 512, 32, 16
 _COLUMNS = 4096
 MOST_UNSORTED = 64
@@ -20,8 +22,8 @@ class NoGroups:
         self.blocks = self.pairs
         self.x = torch.empty_like(x) if arranged is None else arranged
         if arranged is None:
-            options = {"OVERLAP": overlap} | ({"launch_pdl": True} if overlap else {})
-            triton_grouping.arrange_rows[(x.shape[0],)](x, self.x, num_warps=4, **_columns(x), **options)
+            options = _columns(x) | begun_early(overlap)
+            triton_grouping.arrange_rows[(x.shape[0],)](x, self.x, num_warps=4, **options)
 
 
 class Groups:
@@ -67,10 +69,9 @@ class Groups:
             BINS=self._bins,
             NT=self._each,
             CHUNK=chunk,
-            OVERLAP=overlap,
             num_warps=4,
             **_columns(x),
-            **({"launch_pdl": True} if overlap else {}),
+            **begun_early(overlap),
         )
 
     @property

@@ -1,9 +1,5 @@
-"""Experts in tiles: which kernel for how many rows, and the launches.
+"""The launches of experts in tiles: x and the choices in order, two products, and their weighted sum."""
 
-The two products add in the same order whatever their configuration, so all of these choices touch no bits.
-"""
-
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -11,11 +7,12 @@ from torch import Tensor
 
 from intarsia.kernels.aside import join
 from intarsia.kernels.choice import GLUON, Case, offer
-from intarsia.kernels.device import on_device_of
+from intarsia.kernels.device import begun_early, on_device_of
 from intarsia.kernels.errors import KernelError
-from intarsia.kernels.experts import packed
-from intarsia.kernels.experts.grouping import MOST_UNSORTED, Groups, NoGroups
+from intarsia.kernels.experts import packed, plan
+from intarsia.kernels.experts.grouping import Groups, NoGroups
 from intarsia.kernels.experts.packed import PackedExperts
+from intarsia.kernels.experts.plan import Few, Form, Many
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
 from intarsia.kernels.tuning import tuned
@@ -26,64 +23,6 @@ _OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them 
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
 _RESIDENT_REGISTERS = 128  # at most: compressed scales take a few more than four programs have
-_DEALT_PAIRS = 256  # for more there is a program for each block
-
-
-@dataclass(frozen=True, slots=True)
-class Few:
-    """gluon_decode.few_rows: pairs of a block, quarters of a tile, steps of weights in flight.
-
-    registers: the most a thread may have, where the compiler's own number costs a program a multiprocessor.
-    lists: a kernel before it sorts pairs into blocks and arranges x; else, up to 64 pairs, each program finds
-    its block for itself.
-    """
-
-    pairs: int
-    quarters: int
-    depth: int
-    early_x: bool
-    passing: bool = False
-    registers: int | None = None
-    lists: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    """gluon_prefill.many_rows: pairs of a block, blocks of 64 rows, tiles of x and steps of weights ahead.
-
-    narrower: ascending numbers of pairs below `pairs`, in multiples of 32: of a block that has no more only
-    so many are multiplied.
-    """
-
-    pairs: int
-    quarters: int
-    stages: int
-    depth: int
-    narrower: tuple[int, ...] = ()
-    registers: int | None = None
-
-
-Form = Few | Many
-
-# By rows, then by the mean number of pairs an expert: where a block's time times the blocks that an expert
-# needs on average crosses the next form's, from times measured at 1 to 8,192 rows of GLM-5.3-Flash.
-_ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True, lists=False)
-_FORMS: tuple[tuple[float, Form], ...] = (
-    (5, Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)),
-    (17, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
-    (66, Many(pairs=64, quarters=2, stages=3, depth=2, narrower=(32,), registers=128)),
-    (130, Many(pairs=128, quarters=2, stages=3, depth=2, narrower=(64,))),
-    (float("inf"), Many(pairs=256, quarters=2, stages=2, depth=2, narrower=(64, 128, 192))),
-)
-# A share of an expert this narrow has too few programs at few rows, unless each takes half as many of its
-# rows: up to which number of pairs an expert.
-_NARROW, _NARROW_MEAN = 1024, 0.5
-_ONE_NARROW_ROW = replace(_ONE_ROW, registers=128)
-
-
-def forms() -> tuple[Form, ...]:
-    """All that run where nothing was tuned."""
-    return _ONE_ROW, _ONE_NARROW_ROW, *(form for _, form in _FORMS)
 
 
 def refuse(case: Case) -> str:
@@ -99,49 +38,22 @@ def refuse(case: Case) -> str:
 offer("experts", refuse, GLUON)
 
 
-def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
-    """The kernel of a step; `width` is the smaller number of columns."""
-    mean = pairs / experts
-    narrow = width <= _NARROW
-    if rows <= 2:
-        return _ONE_NARROW_ROW if narrow else _ONE_ROW
-    if narrow and mean <= _NARROW_MEAN:
-        return _ONE_ROW
-    fitting = [(most, form) for most, form in _FORMS if isinstance(form, Few) or form.stages * TILE <= width]
-    return next((form for most, form in fitting if mean <= most), fitting[-1][1])
-
-
 def tuned_form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form | None:
-    """What was found to be faster on this device than `form_of`'s (see `candidates`), or None."""
+    """What was found to be faster on this device than `plan.form_of`'s (see `candidates`), or None."""
     scales = "expanded" if isinstance(gate_up.scales, Tensor) else "compressed"
     shape = (gate_up.shape[0], down.shape[2], gate_up.shape[2], top)
     found = tuned("experts", (gate_up.format, scales), shape, rows, gate_up.device)
     return cast(Form | None, found)
 
 
-def needs_lists(form: Form, pairs: int) -> bool:
-    """Whether pairs are sorted into blocks before the products."""
-    return isinstance(form, Many) or form.lists or pairs > MOST_UNSORTED
-
-
 def takes_arranged(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> bool:
     """Whether so many rows need nothing but x in the products' order."""
-    return not needs_lists(_form(gate_up, down, rows, top), rows * top)
-
-
-def programs(pairs: int, blocks: int, experts: int) -> int:
-    """How many programs each part of the weights has for few rows, to which `blocks` in lists are dealt.
-
-    The host knows the most blocks that there can be, and most steps have fewer. A program without one costs
-    a microsecond of its place on a multiprocessor, and at few pairs there would be thousands. At more, most
-    programs would take two, and the last to begin would end late.
-    """
-    return min(blocks, -(-experts // 2)) if pairs <= _DEALT_PAIRS else blocks
+    return not plan.needs_lists(_form(gate_up, down, rows, top), rows * top)
 
 
 def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
     experts, width, inner = gate_up.shape[0], gate_up.shape[2], down.shape[2]
-    return tuned_form(gate_up, down, rows, top) or form_of(rows, rows * top, experts, min(width, inner))
+    return tuned_form(gate_up, down, rows, top) or plan.form_of(rows, rows * top, experts, min(width, inner))
 
 
 def launch(
@@ -194,6 +106,7 @@ class Run:
         from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_packing
 
         self.few_rows, self.many_rows = gluon_decode.few_rows, gluon_prefill.many_rows
+        self.wait_first, self.wait_for_x = gluon_decode.WAIT_FIRST.value, gluon_decode.WAIT_FOR_X.value
         self.combine_rows, self.expand_scales = triton_experts.combine, triton_packing.expand_scales
         self.chosen, self.gate_up, self.down, self.limit = chosen, gate_up, down, float(limit)
         self.arranged = arranged
@@ -201,9 +114,8 @@ class Run:
         self.pairs = chosen.numel()
         self.width, self.inner = gate_up.shape[2], down.shape[2]
         self.form = _form(gate_up, down, self.rows, self.top)
-        self.sorted = needs_lists(self.form, self.pairs)
+        self.sorted = plan.needs_lists(self.form, self.pairs)
         self.overlap = self.rows <= _OVERLAP_UP_TO
-        self.options = {"launch_pdl": True} if self.overlap else {}
 
     def products(self, x: Tensor) -> Tensor:
         """float32 [pairs, D] of each pair, without its weight."""
@@ -234,9 +146,8 @@ class Run:
             TOP=self.top,
             PLUS=plus is not None,
             SIZE=_COMBINE_SIZE,
-            OVERLAP=self.overlap,
             num_warps=4,
-            **self.options,
+            **begun_early(self.overlap),
         )
 
     def product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
@@ -254,7 +165,7 @@ class Run:
         lists, blocks = self.groups.lists, self.groups.blocks
         rest = (out, self.limit)
         if isinstance(self.form, Few):
-            count = programs(self.pairs, blocks, weight.shape[0]) if self.sorted else blocks
+            count = plan.programs(self.pairs, blocks, weight.shape[0]) if self.sorted else blocks
             operands = (x.view(torch.int32), codes, *_scales_of(weight), weight.global_scales, *lists, blocks)
             options = self._few_options(weight) | {"ONCE": count == blocks}
             self.few_rows[(n // (32 * self.form.quarters), count)](*operands, *rest, **common, **options)
@@ -268,11 +179,18 @@ class Run:
 
     def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
         form = cast(Few, self.form)
-        overlap = (1 if weight.gated else 2) if self.overlap else 0
-        options = {"TOP": self.top, "EARLY_X": form.early_x, "PASSING": form.passing, "OVERLAP": overlap}
-        options |= {"NT": form.pairs, "SORTED": self.sorted, "num_warps": 4}
         resident = not isinstance(weight.scales, Tensor)
-        options |= {"RESIDENT": resident} | self.options
+        waits = self.wait_first if weight.gated else self.wait_for_x
+        options = begun_early(self.overlap) | {
+            "OVERLAP": waits if self.overlap else 0,
+            "TOP": self.top,
+            "SORTED": self.sorted,
+            "NT": form.pairs,
+            "EARLY_X": form.early_x,
+            "PASSING": form.passing,
+            "RESIDENT": resident,
+            "num_warps": 4,
+        }
         most = form.registers or (_RESIDENT_REGISTERS if resident and form.quarters == 4 else None)
         return options | ({"maxnreg": most} if most else {})
 
