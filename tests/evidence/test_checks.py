@@ -97,3 +97,17 @@ def test_the_command_prints_the_table_and_fails_with_the_check(monkeypatch, caps
     assert main(["check", "shared", "demo", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["passed"], told["empty"], told["compared"]) == (True, [], 8)
+
+
+@pytest.mark.parametrize(("words", "threads"), [((), 1), (("--threads", "3"), 3)])
+def test_the_command_computes_with_one_thread_for_a_small_network(monkeypatch, words, threads):
+    before = torch.get_num_threads()
+    seen = []
+    monkeypatch.setitem(checks.CHECKS, "shared", lambda model: Coverage("shared").report())
+    monkeypatch.setattr("intarsia.api.load", lambda *_, **__: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    try:
+        main(["check", "shared", "demo", *words])
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [threads]

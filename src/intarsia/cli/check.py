@@ -54,17 +54,15 @@ class Check(LoadSettings):
         code = start_ranks(settings)
         if code is not None:
             return code
-        import torch
-
         from intarsia import api
         from intarsia.engine.devices import usable_device
         from intarsia.engine.joining import join, rank_device
+        from intarsia.engine.threads import use_threads
         from intarsia.evidence.checks import CHECKS, run_check
         from intarsia.loading.weights import prepared
 
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         plan = prepared(self.path)
+        use_threads(self.threads, plan.config.hidden_size)
         place = rank_device(settings, usable_device(self.device))
         group = join(settings, plan, place)
         model = api.load(
