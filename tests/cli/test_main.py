@@ -184,5 +184,15 @@ def test_help_says_all_of_the_command_that_is_meant_and_a_line_of_each_in_the_li
     assert "goes on with --resume" not in shown
 
 
+def test_values_that_may_be_absent_are_shown_and_refused_as_values(capsys):
+    for command in COMMANDS:
+        main([command, "--help"])
+    assert "None}" not in capsys.readouterr().out
+    assert main(["generate", "demo", "x", "--threads", "many"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "NoneType" not in told
+    assert "invalid literal for int() with base 10: 'many'" in told
+
+
 def test_numbers_have_their_nouns():
     assert [counted(n, "shard") for n in (0, 1, 2000)] == ["0 shards", "1 shard", "2,000 shards"]

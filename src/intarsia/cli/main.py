@@ -9,9 +9,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, Union
+from types import NoneType
+from typing import Annotated, Any, Protocol, Union, get_args
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from intarsia.cli.audit import Audit
 from intarsia.cli.bench import Bench
@@ -40,6 +42,9 @@ DESCRIPTION = (
     "Reads, converts, checks and runs models whose every module has its own number format. "
     "The word demo stands for the small trained model that comes with the package."
 )
+
+
+VALUES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "STR"}
 
 
 class Command(Protocol):
@@ -131,8 +136,28 @@ def parse(words: Sequence[str]) -> Command:
         prog="intarsia",
         description=DESCRIPTION,
         config=(tyro.conf.FlagCreatePairsOff,),
+        registry=REGISTRY,
     )
     return parsed
+
+
+def value_or_absent(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """How a value that may be absent is read and shown: as the value, since nobody writes None."""
+    kinds = get_args(info.type)
+    if len(kinds) != 2 or kinds[1] is not NoneType or kinds[0] not in VALUES:
+        return None
+    kind = kinds[0]
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=VALUES[kind],
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+REGISTRY = ConstructorRegistry()
+REGISTRY.primitive_rule(value_or_absent)
 
 
 def whole(command: type[Command]) -> str:
