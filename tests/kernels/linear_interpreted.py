@@ -210,10 +210,10 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
         own["FINE"] = shape.fine and name != "BF16"
         grid = (-(-rows // shape.rows) * first[-1], ranges if apart else 1)
         kernel[grid](Rows(arranged(x, name != "BF16")), *operands, **constants, **own)
-    return max(_error(out.sum(0), weight, x, limit) for out, weight in zip(outs, weights, strict=True))
+    return max(largest_error(out.sum(0), weight, x, limit) for out, weight in zip(outs, weights, strict=True))
 
 
-def _error(out: Tensor, weight: Stored, x: Tensor, limit: float | None) -> float:
+def largest_error(out: Tensor, weight: Stored, x: Tensor, limit: float | None) -> float:
     expected = x.float() @ formats.get(weight.format).decode(weight, torch.float32).T
     if limit is not None:
         expected = swiglu(expected, limit)

@@ -154,7 +154,9 @@ def case(name, sizes, columns, rows, shape: plan.Wide, limit=None) -> float:
         WIDTH=4,
         REGISTERS=256,
     )
-    return max(interpreted._error(out, weight, x, limit) for out, weight in zip(outs, weights, strict=True))
+    return max(
+        interpreted.largest_error(out, weight, x, limit) for out, weight in zip(outs, weights, strict=True)
+    )
 
 
 def main() -> None:
