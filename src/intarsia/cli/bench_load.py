@@ -10,6 +10,7 @@ from intarsia.cli.options import CheckpointPath, Measurement
 from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
+from intarsia.core.words import counted
 from intarsia.evidence.loads.settings import LoadsSettings
 
 if TYPE_CHECKING:
@@ -105,4 +106,5 @@ def show(run: "LoadsRun") -> None:
     )
     show_table("seconds by phase", parts, phases)
     copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
-    note(f"floors, GB/s: reading with {run.floors.threads} threads {run.floors.reading / 1e9:.1f}{copying}")
+    threads = counted(run.floors.threads, "thread")
+    note(f"floors, GB/s: reading with {threads} {run.floors.reading / 1e9:.1f}{copying}")

@@ -47,7 +47,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         f"{told['profile']}: {told['about']}; {told['clients']} clients at {told['model']}",
         f"{told['requests']} requests in {told['seconds']:.1f} s, {told['failed']} failed; "
         f"{told['prompt_tokens']:,} + {told['completion_tokens']:,} tokens",
-        f"{told['tokens_per_second']} tokens/s, {told['requests_per_second']} requests/s",
+        f"{told['tokens_per_second']:.1f} tokens/s, {told['requests_per_second']:.2f} requests/s",
     ]
     for name in ("time_to_first_token", "time_per_token", "gap_between_events"):
         spread = told[name]
