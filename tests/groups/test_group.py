@@ -137,7 +137,7 @@ def test_a_lost_rank_is_told_without_what_gloo_puts_around_it():
         "[/build/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:63702: Connection reset by peer. "
         "This is typically caused by a remote worker hanging or bugs in the application."
     )
-    told = "an exchange that failed: Read error [127.0.0.1]:63702: Connection reset by peer."
+    told = "an exchange that failed: Read error [127.0.0.1]:63702: Connection reset by peer"
     assert lost(RuntimeError(gloo), 0, 2).found == told
     assert lost(RuntimeError(" "), 0, 2).found == "an exchange that failed: no reason given"
 

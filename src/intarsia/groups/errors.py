@@ -46,9 +46,8 @@ def plain_words(problem: RuntimeError) -> str:
     text = str(problem).strip()
     if not text:
         return "no reason given"
-    return re.sub(
-        r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ", "", text.splitlines()[0].partition(" This is typically")[0]
-    )
+    line = text.splitlines()[0].partition(" This is typically")[0]
+    return re.sub(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ", "", line).rstrip(".")
 
 
 def lost(problem: RuntimeError, rank: int, ranks: int) -> RankLostError:
