@@ -11,8 +11,9 @@ from intarsia import formats
 from intarsia.checkpoint import Checkpoint, Module, TensorEntry
 from intarsia.checkpoint.dtypes import TORCH
 from intarsia.families.groups import container_of
+from intarsia.kernels.encode import WITH_GLOBAL
 from intarsia.planning.shares import Form, Spec
-from intarsia.planning.working import NEEDS_LARGEST, WITH_GLOBAL
+from intarsia.planning.working import NEEDS_LARGEST
 from intarsia.selection.resolve import Selection, Target
 from intarsia.selection.source import Source
 

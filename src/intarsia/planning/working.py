@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from intarsia.kernels.encode import WITH_GLOBAL
 from intarsia.planning.errors import BudgetError
 
-# Formats with one scale for a whole matrix: its largest magnitude must be known before a row can be encoded.
-WITH_GLOBAL = frozenset(["NVFP4", "W4A16_NVFP4"])
+# The largest magnitude of such a matrix must be known before a row can be encoded.
 NEEDS_LARGEST = WITH_GLOBAL | {"FP8"}
 
 HOLD_BYTES = 64 << 20

@@ -10,8 +10,9 @@ from intarsia.formats.sources import Deferred
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import TRITON, Case, choose
 from intarsia.kernels.encode import launch
+from intarsia.kernels.encode.launch import WITH_GLOBAL
 
-__all__ = ["encode", "encode_into", "encodes_into"]
+__all__ = ["WITH_GLOBAL", "encode", "encode_into", "encodes_into"]
 
 
 def encode(name: str, weight: Tensor, *, amax: Tensor | float | None = None) -> Stored:
@@ -51,7 +52,7 @@ def encode_into(
     with Deferred(fault):
         for first in range(0, len(stack), share):
             some = stack[first : first + share]
-            amax = some.abs().amax().float() if name in launch.WITH_GLOBAL else None
+            amax = some.abs().amax().float() if name in WITH_GLOBAL else None
             for index, matrix in enumerate(some, first):
                 for suffix, tensor in kind.encode(matrix, amax=amax).tensors.items():
                     places[suffix][index].copy_(tensor)

@@ -16,7 +16,7 @@ from intarsia.kernels.device import interpreting, on_device_of
 
 _GROUP = {"MXFP8": 32, "NVFP4": 16, "W4A16_NVFP4": 16, "FP8_PB_WO": 1}
 FORMATS = tuple(_GROUP)
-WITH_GLOBAL = frozenset(["NVFP4", "W4A16_NVFP4"])
+WITH_GLOBAL = frozenset(["NVFP4", "W4A16_NVFP4"])  # one scale for a whole matrix, beside those of blocks
 _ELEMENTS, _WARPS = 4096, 4  # of a program that encodes
 _NVFP4_GROUPS, _NVFP4_WARPS = 128, 4  # one group a thread
 _AMAX_ELEMENTS, _AMAX_WARPS = 16384, 8  # of one that looks for the largest magnitude
