@@ -103,7 +103,11 @@ def test_a_rank_that_hangs_while_maxima_are_exchanged_is_named(environment, tp, 
     )
     assert seconds_since(environment) < SILENCE + 4 + SLACK
     assert started.returncode == 1
-    assert f"intarsia: rank {rank} is silent for 5 s while another rank waits" in started.stderr
+    # What it sent before may have reached one of the others and not yet another, who is then silent too.
+    told = re.search(r"intarsia: rank ([\d, and]+) (?:is|are) silent for 5 s while another", started.stderr)
+    assert told is not None, started.stderr
+    assert str(rank) in re.findall(r"\d+", told[1])
+    assert len(re.findall(r"\d+", told[1])) < tp
     states = re.findall(
         r"  rank (\d): is running, (in|after) exchange (\d+); reading weights", started.stderr
     )
