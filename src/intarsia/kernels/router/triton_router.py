@@ -104,7 +104,7 @@ def score_few(
         tl.store(arranged + begin + column, ordered(tl.load(x + begin + column), COLUMNS // 128))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "top"])
 def choose(
     parts,
     bias,
@@ -112,18 +112,18 @@ def choose(
     experts,
     weights,
     rows,
+    top,
     scaling,
     eps,
     EXPERTS: tl.constexpr,
     RANGES: tl.constexpr,
-    TOP: tl.constexpr,
     PLACES: tl.constexpr,
     SLOTS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """One program a row: the TOP experts by sigmoid of the score + bias, ties to the lowest number, and their
-    weights; -1 and zeros where the row belongs to no stream. PLACES and SLOTS: powers of two that hold
-    EXPERTS and TOP.
+    """One program a row: the `top` experts by sigmoid of the score + bias, ties to the lowest number, and
+    their weights; -1 and zeros where the row belongs to no stream. PLACES and SLOTS: powers of two that hold
+    EXPERTS and `top`.
     """
     row = tl.program_id(0)
     place = tl.arange(0, PLACES)
@@ -142,17 +142,16 @@ def choose(
     key = tl.where(real, order_of(biased), LOWEST)
     slot = tl.arange(0, SLOTS)
     chosen = tl.zeros([SLOTS], tl.int32)
-    for index in tl.static_range(TOP):
+    index = 0
+    while index < top:  # not unrolled: a step runs this code once a layer, and no cache has kept it since
         best = tl.max(key, 0)
         found = tl.min(tl.where(key == best, place, PLACES), 0)
         chosen = tl.where(slot == index, found, chosen)
         key = tl.where(place == found, LOWEST, key)
-    # Added once more, in the same order: cheaper than a sum over all places for each of the chosen.
-    score = tl.zeros([SLOTS], tl.float32)
-    for part in tl.static_range(RANGES):
-        score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + chosen)
-    values = tl.where(slot < TOP, 1 / (1 + tl.exp(-score)), 0.0)
+        index += 1
+    score = tl.gather(score, chosen, 0)
+    values = tl.where(slot < top, 1 / (1 + tl.exp(-score)), 0.0)
     values = values / (tl.sum(values, 0) + eps) * scaling
-    at = row * TOP + slot
-    tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < TOP)
-    tl.store(weights + at, tl.where(some, values, 0.0), mask=slot < TOP)
+    at = row * top + slot
+    tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < top)
+    tl.store(weights + at, tl.where(some, values, 0.0), mask=slot < top)
