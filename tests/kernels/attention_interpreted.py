@@ -1,5 +1,5 @@
-"""The Triton kernels of latent attention and its indexer on small shapes, in Triton's interpreter: run as a
-program with TRITON_INTERPRET=1.
+"""The Triton kernels of latent attention and its indexer on small shapes, in Triton's interpreter: run by
+`interpreting`.
 
 Prints one JSON object: case -> the largest error relative to the reference's largest value, infinite where
 what must be equal is not.
@@ -25,19 +25,6 @@ from tests.kernels.steps import page_table, randn
 
 PAGE, GROUP = 16, 4
 TABLE = page_table(3, 8, [*range(23, 11, -1), *range(12)])
-
-
-def let_loops_end_on_loaded_numbers() -> None:
-    """The interpreter has a loop's bound as an array of one number, which NumPy 2.4 takes for no index."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def repaired(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = repaired
 
 
 def mixed() -> Rows:
@@ -187,7 +174,6 @@ def cases() -> dict[str, Callable[[], float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    let_loops_end_on_loaded_numbers()
     print(json.dumps({name: run() for name, run in cases().items()}))
 
 

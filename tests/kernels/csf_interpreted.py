@@ -1,4 +1,4 @@
-"""Compressed scales expanded in Triton's interpreter: run as a program with TRITON_INTERPRET=1.
+"""Compressed scales expanded in Triton's interpreter: run by `interpreting`.
 
 Prints one JSON object: case -> true when it holds.
 """

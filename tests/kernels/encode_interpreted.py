@@ -1,4 +1,4 @@
-"""The Triton encoders in Triton's interpreter against `formats`: run as a program with TRITON_INTERPRET=1.
+"""The Triton encoders in Triton's interpreter against `formats`: run by `interpreting`.
 
 Prints one JSON object: case -> what differs, the empty string when every byte is equal.
 """

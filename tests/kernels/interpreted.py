@@ -1,5 +1,5 @@
-"""Every Triton kernel once on a small shape, in Triton's interpreter: run as a program with
-TRITON_INTERPRET=1. Gluon kernels of linear attention run on what stands in for Gluon.
+"""Every Triton kernel once on a small shape, in Triton's interpreter: run by `interpreting`. Gluon kernels of
+linear attention run on what stands in for Gluon.
 
 Prints one JSON object: case -> the largest error relative to the reference's largest value, and what must
 be equal.

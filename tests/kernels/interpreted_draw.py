@@ -1,4 +1,4 @@
-"""The kernels of the draw in the interpreter against their torch form: prints the cases that differ."""
+"""The kernels of the draw in the interpreter against their torch form: prints the cases that differ, run by `interpreting`."""
 
 import itertools
 import json
@@ -31,7 +31,9 @@ def differing() -> list[str]:
         total = draw.total_mass(logits, peak, rows.scales, tables(logits.device))
         if not torch.equal(total[finite], masses(distances(logits, peak, rows.scales)).sum(1)[finite]):
             found.append(f"mass of {count}")
-    return found + [name for count in (1, 600) for name in drawn_otherwise(count)]
+    found += [name for count in (1, 600) for name in drawn_otherwise(count)]
+    widths = ((1, 9), (3, 40))
+    return found + [f"picks of {n}, {width} wide" for n, width in widths if not picked_alike(n, width)]
 
 
 def drawn_otherwise(count: int) -> list[str]:
@@ -46,11 +48,6 @@ def drawn_otherwise(count: int) -> list[str]:
     expected = torch_draw(logits, positions, settings)
     found = [f"row {row} of {count}" for row in (got != expected).nonzero().flatten().tolist()]
     likeliest = torch_draw(logits, positions, SamplingSettings(temperature=0.0))
-    found += [
-        f"picks of {ranks}, {width} wide"
-        for ranks, width in ((1, 9), (3, 40))
-        if not picked_alike(ranks, width)
-    ]
     found += [f"offers of {ranks}" for ranks in (1, 2, 3) if not offered_alike(logits, likeliest, ranks)]
     return found + ["likeliest"] * (not torch.equal(likeliest_token(logits), likeliest))
 

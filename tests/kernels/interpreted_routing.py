@@ -1,5 +1,4 @@
-"""The kernels that choose experts and sort rows for them, in Triton's interpreter: run as a program with
-TRITON_INTERPRET=1.
+"""The kernels that choose experts and sort rows for them, in Triton's interpreter: run by `interpreting`.
 
 Prints one JSON object: case -> what is wrong with it, nothing where all is right.
 """

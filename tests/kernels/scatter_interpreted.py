@@ -1,4 +1,4 @@
-"""Scattering bytes in Triton's interpreter: run as a program with TRITON_INTERPRET=1.
+"""Scattering bytes in Triton's interpreter: run by `interpreting`.
 
 Prints true when every byte is in its place and no other has changed.
 """

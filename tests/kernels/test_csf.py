@@ -1,10 +1,6 @@
 """Compressed scales expanded on a GPU, without one: in Triton's interpreter, and by compiling."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ import torch
 from intarsia.kernels.choice import Case
 from intarsia.kernels.csf import Batch, fits, launch
 from tests.kernels.csf_interpreted import CODECS
+from tests.kernels.interpreting import interpreted
 
 has_triton = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not has_triton, reason="needs triton")
@@ -19,11 +16,7 @@ needs_triton = pytest.mark.skipif(not has_triton, reason="needs triton")
 
 @needs_triton
 def test_in_the_interpreter_scales_are_right_and_broken_rules_noted():
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.csf_interpreted"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    held = json.loads(done.stdout)
+    held = interpreted("tests.kernels.csf_interpreted")
     assert len(held) > 20
     assert [case for case, fine in held.items() if not fine] == []
 

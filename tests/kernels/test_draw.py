@@ -2,17 +2,14 @@
 
 import importlib
 import importlib.util
-import json
-import os
 import re
 import struct
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from intarsia.kernels.draw import takes
+from tests.kernels.interpreting import interpreted
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -27,11 +24,7 @@ SEARCH = {"IDS": 18, "SUMS": 512, "OVERLAP": True}
 
 
 def test_integers_are_those_of_the_torch_form():
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.interpreted_draw"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout) == []
+    assert interpreted("tests.kernels.interpreted_draw") == []
 
 
 def assembly(module: str, name: str, size: dict[str, int], warps: int = 4, limits: str = "*i64") -> str:

@@ -1,10 +1,6 @@
 """The GPU encoders without a GPU: their bytes in Triton's interpreter, their code by compiling."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +10,7 @@ from intarsia.formats.errors import UnencodableError
 from intarsia.kernels.choice import Case
 from intarsia.kernels.encode import encode, launch
 from tests.kernels.encode_interpreted import NAMES
+from tests.kernels.interpreting import interpreted
 from tests.kernels.steps import randn
 
 has_triton = importlib.util.find_spec("triton") is not None
@@ -22,11 +19,7 @@ needs_triton = pytest.mark.skipif(not has_triton, reason="needs triton")
 
 @needs_triton
 def test_in_the_interpreter_every_byte_is_that_of_the_formats():
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.encode_interpreted"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    differences = json.loads(done.stdout)
+    differences = interpreted("tests.kernels.encode_interpreted")
     assert len(differences) > 30
     assert {case: found for case, found in differences.items() if found} == {}
 

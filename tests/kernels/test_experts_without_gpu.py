@@ -3,10 +3,6 @@ the language, code by compiling.
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -20,6 +16,7 @@ from intarsia.kernels.experts.resident import ResidentScales
 from intarsia.kernels.router import Routing
 from intarsia.kernels.rows import Rows
 from tests.kernels.interpreted_routing import cases
+from tests.kernels.interpreting import interpreted
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -29,12 +26,8 @@ EXPERTS, INNER, WIDTH, TOP = 288, 2048, 4096, 8
 
 @pytest.fixture(scope="module")
 def faults():
-    """What is wrong with every case, from one process: the interpreter is chosen when triton is imported."""
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.kernels.interpreted_routing"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    """What is wrong with every case, from one process."""
+    return interpreted("tests.kernels.interpreted_routing")
 
 
 @pytest.mark.parametrize("case", cases())

@@ -3,10 +3,6 @@ plan keeps a matrix's bits apart from the count of rows.
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +11,7 @@ from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels.linear import gluon, plan
 from tests.kernels.assembly import overwritten
+from tests.kernels.interpreting import printed
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -160,10 +157,6 @@ def test_weights_in_unusual_memory_are_refused_with_a_reason():
 
 def test_what_the_kernels_compute_on_small_shapes():
     """Addresses, orders and tiles, on what stands in for Gluon."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.linear_interpreted"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    errors = json.loads(run.stdout)
+    errors = printed("-m", "tests.kernels.linear_interpreted")
     assert len(errors) == 12
     assert not {name: error for name, error in errors.items() if not error < 3e-5}

@@ -1,16 +1,13 @@
 """Scattering bytes: in Triton's interpreter, by compiling, and on a GPU."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from intarsia.kernels import scatter as operation
+from tests.kernels.interpreting import interpreted
 from tests.kernels.scatter_interpreted import fine
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -18,11 +15,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @needs_triton
 def test_in_the_interpreter_every_byte_finds_its_place():
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.scatter_interpreted"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout) is True
+    assert interpreted("tests.kernels.scatter_interpreted") is True
 
 
 @needs_triton

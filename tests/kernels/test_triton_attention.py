@@ -3,10 +3,6 @@ compiling.
 """
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +10,7 @@ import torch
 from intarsia.kernels.mla import IndexKeys, Latents
 from intarsia.kernels.rows import Rows
 from tests.kernels.attention_interpreted import cases
+from tests.kernels.interpreting import interpreted
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -25,12 +22,8 @@ HEADS, KEY, VALUE, LATENT, SLOTS, PAGE = 64, 256, 256, 512, 2051, 512
 
 @pytest.fixture(scope="module")
 def errors():
-    """Every case's error, from one process: the interpreter is chosen when triton is imported."""
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.kernels.attention_interpreted"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    """Every case's error, from one process."""
+    return interpreted("tests.kernels.attention_interpreted")
 
 
 @pytest.mark.parametrize("case", cases())

@@ -1,10 +1,6 @@
 """The Triton kernels against the references without a GPU: values in its interpreter, code by compiling."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +9,7 @@ from intarsia import formats
 from intarsia.formats.stored import Stored
 from intarsia.kernels.router import Routing
 from tests.kernels.interpreted import cases
+from tests.kernels.interpreting import interpreted
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -24,12 +21,8 @@ TOLERANCES = {"float32": 2e-6, "bfloat16": 1e-2, "exact": 5e-5}
 
 @pytest.fixture(scope="module")
 def errors():
-    """Every case's error, from one process: the interpreter is chosen when triton is imported."""
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.kernels.interpreted"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    """Every case's error, from one process."""
+    return interpreted("tests.kernels.interpreted")
 
 
 @pytest.mark.parametrize("case", cases())
