@@ -1,5 +1,7 @@
 """The engine checks over several ranks of the demo, cut short: they pass, and what any rank finds is told."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -41,6 +43,8 @@ def test_checks_pass_over_ranks(number, check, monkeypatch):
     monkeypatch.setattr(cover, "STREAMS", 2)
     monkeypatch.setattr(shared, "ROWS", 2)
     monkeypatch.setattr(concurrent_check, "LENGTHS", (3, 40))
+    monkeypatch.setattr(concurrent_check, "REPLIES", (4, 8))
+    monkeypatch.setattr(concurrent_check, "LONG_REPLY", 8)
 
     def work(group):
         group.store = stores[group.rank]

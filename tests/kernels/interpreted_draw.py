@@ -1,4 +1,6 @@
-"""The kernels of the draw in the interpreter against their torch form: prints the cases that differ, run by `interpreting`."""
+"""The kernels of the draw in the interpreter against their torch form, run by `interpreting`: prints the cases
+that differ.
+"""
 
 import itertools
 import json

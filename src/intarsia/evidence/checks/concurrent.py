@@ -14,6 +14,7 @@ from intarsia.models.glm5_next.model import Glm5NextModel
 SAMPLINGS = {"greedy": GREEDY, "sampled": SAMPLED, "seeded": SEEDED}
 ARRIVALS = ("together", "staggered")
 LENGTHS = (3, 40, 64, 100, 190)
+REPLIES = (4, 12, 24)
 SHORT, LONG_REPLY = 40, 24
 LONGEST_PAUSE = 0.05
 PATIENCE = 600.0
@@ -52,7 +53,7 @@ def _requests(bench: Bench, streams: int, arrival: str, rng: random.Random) -> l
         request = Request(
             id=f"request {index} of {streams} streams {arrival}",
             tokens=bench.prompt(rng.randrange(4), rng.choice(LENGTHS)),
-            max_tokens=rng.choice((4, 12, 24)),
+            max_tokens=rng.choice(REPLIES),
             sampling=SAMPLINGS[sampling],
         )
         requests.append((request, rng.random() * LONGEST_PAUSE))
