@@ -65,7 +65,7 @@ def test_two_ranks_are_within_float_error_of_one(compared):
 
 
 def test_ranks_run_again(compared):
-    """The receipt of two ranks is measured again on two ranks: of all figures the changed one alone differs."""
+    """The receipt of two ranks is measured again on two: of all figures the changed one alone differs."""
     _, receipt = compared
     figures = {**receipt.results["figures"], "positions": 63}
     changed = msgspec.structs.replace(receipt, results={**receipt.results, "figures": figures})
