@@ -193,7 +193,7 @@ def test_looks_are_told_once_and_only_inside():
     assert list(seen) == ["b", "a"]
 
 
-def test_inputs_of_all_types_arrive_where_they_were_before():
+def test_inputs_of_all_types_arrive_where_they_were_before_once_a_step_takes_them():
     fields = {
         "odd": (torch.int32, (3,)),
         "wide": (torch.int64, (2,)),
@@ -209,7 +209,10 @@ def test_inputs_of_all_types_arrive_where_they_were_before():
                 array[...] = np.arange(array.size).reshape(array.shape) + base
                 assert array.shape == fields[name][1]
 
+        before = {name: view.clone() for name, view in views.items()}
         inputs.fill(write)
+        assert all(torch.equal(views[name], before[name]) for name in fields)
+        inputs.take()
         for name, (dtype, shape) in fields.items():
             assert torch.equal(
                 views[name], torch.arange(base, base + views[name].numel(), dtype=dtype).view(shape)

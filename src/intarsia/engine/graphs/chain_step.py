@@ -95,7 +95,9 @@ class ChainSteps:
         inputs, absorbed = self._inputs[shape]
         torch.cat(list(hidden), out=absorbed[: _count(pieces)])
         inputs.fill(lambda arrays: self._write(arrays, shape, pieces, guessing))
-        return step()
+        guesses = step()
+        inputs.launched()
+        return guesses
 
     def _segments(self, rows: int) -> int:
         return min(rows, self._state.settings.streams)
@@ -118,6 +120,7 @@ class ChainSteps:
         return lambda: self._run(inputs, absorbed, shape)
 
     def _run(self, inputs: Inputs, absorbed: Tensor, shape: _Shape) -> Tensor:
+        inputs.take()
         model, state = self._model, self._state
         segments = self._segments(shape.rows)
         rows = unpack(inputs["rows"], shape.rows, segments, state.page_table, segments)

@@ -83,7 +83,9 @@ class MainSteps:
             return None
         self._state.tables.publish()
         self._fill(shape, pieces, draws)
-        return step()
+        output = step()
+        self._inputs[shape].launched()
+        return output
 
     def _segments(self, bucket: int) -> int:
         return min(bucket, self._state.settings.streams)
@@ -102,6 +104,7 @@ class MainSteps:
         sampling = None if way == Way.GREEDY else rows_of_columns({name: inputs[name] for name in COLUMNS})
 
         def run() -> MainOutput:
+            inputs.take()
             fed = rows
             if shape.fed and self._guesses is not None:
                 fed = replace(rows, tokens=feed(rows.tokens, inputs["places"], self._guesses))

@@ -64,7 +64,9 @@ class MtpSteps:
         if selected is not None:
             memory.selected[:count] = selected
         memory.inputs.fill(lambda arrays: pack(pieces, bucket, self._segments(bucket), arrays["rows"]))
-        return step()
+        output = step()
+        memory.inputs.launched()
+        return output
 
     def _segments(self, bucket: int) -> int:
         return min(bucket, self._state.settings.streams)
@@ -82,6 +84,7 @@ class MtpSteps:
         rows = unpack(memory.inputs["rows"], bucket, segments, self._state.page_table, segments)
 
         def run() -> MtpOutput:
+            memory.inputs.take()
             given = memory.selected if shares else None
             hidden, selected = model.mtp_hidden(rows, memory.hidden, self._state, given)
             return MtpOutput(hidden, selected, model.head_shard(hidden))

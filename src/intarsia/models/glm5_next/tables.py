@@ -1,6 +1,5 @@
 """What the host decides about caches and kernels read: where pages lie, and which copy of a state counts."""
 
-import numpy as np
 import torch
 
 
@@ -23,7 +22,8 @@ class Tables:
         self.pages = on_host[streams:].view(streams, window_pages)
         self._host, self._device = on_host, on_device
         self._shared = on_device.device.type == "cpu"
-        self._published = np.array([]) if self._shared else on_host.numpy().copy()
+        self._numbers = on_host.numpy()
+        self._published = b"" if self._shared else self._numbers.tobytes()
 
     def take(self, other: "Tables") -> None:
         """Hold what `other` holds, of the same shape."""
@@ -31,8 +31,11 @@ class Tables:
 
     def publish(self) -> None:
         """Let the device see what the host has written."""
-        if self._shared or np.array_equal(self._host.numpy(), self._published):
+        if self._shared:
             return
-        self._published = self._host.numpy().copy()
+        numbers = self._numbers.tobytes()  # as bytes, which compare sooner than arrays
+        if numbers == self._published:
+            return
+        self._published = numbers
         # memory of its own: the copy is under way while the host writes on
         self._device.copy_(self._host.pin_memory(), non_blocking=True)
