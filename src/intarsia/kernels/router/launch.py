@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intarsia.formats.stored import Stored
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import interpreting, on_device_of, wide
+from intarsia.kernels.device import interpreting, on_device_of, power_of_two, wide
 from intarsia.kernels.router.reference import WEIGHT_EPS, Routing
 from intarsia.kernels.rows import Rows
 from intarsia.kernels.weights import Weight
@@ -76,6 +76,7 @@ def launch(
     chosen = torch.empty(count, top, dtype=torch.int32, device=x.device)
     weights = torch.empty(count, top, dtype=torch.float32, device=x.device)
     early = count <= _EARLY_ROWS and not full and width // ranges in _EARLY_COLUMNS
+    places, more = _places(experts)
     arranged = torch.empty_like(x) if early and arrange else None
     with on_device_of(x):
         if early:
@@ -125,10 +126,19 @@ def launch(
             WEIGHT_EPS,
             EXPERTS=experts,
             RANGES=ranges,
-            PLACES=max(32, 1 << (experts - 1).bit_length()),
+            PLACES=places,
+            MORE=more,
             SLOTS=1 << (top - 1).bit_length(),
             OVERLAP=overlap,
             num_warps=_CHOICE_WARPS,
             **options,
         )
     return Routing(chosen, weights, arranged)
+
+
+def _places(experts: int) -> tuple[int, int]:
+    """Powers of two, 32 or more, that hold so many together with as little as can be left over."""
+    places = 1 << (experts.bit_length() - 1)
+    if places == experts or places < 32:
+        return max(32, power_of_two(experts)), 0
+    return places, max(32, power_of_two(experts - places))

@@ -104,6 +104,23 @@ def score_few(
         tl.store(arranged + begin + column, ordered(tl.load(x + begin + column), COLUMNS // 128))
 
 
+@triton.jit
+def summed(parts, row, rows, place, EXPERTS: tl.constexpr, RANGES: tl.constexpr):
+    """A row's scores float32 of the experts at `place`, zeros where there is none."""
+    score = tl.zeros(place.shape, tl.float32)
+    for part in tl.static_range(RANGES):
+        at = parts + (part * rows + row).to(tl.int64) * EXPERTS + place
+        score += tl.load(at, mask=place < EXPERTS, other=0)
+    return score
+
+
+@triton.jit
+def ranked(score, added, place, EXPERTS: tl.constexpr):
+    """int32 that sort as the scores after the sigmoid and with what is `added`; the least of all where there
+    is no expert."""
+    return tl.where(place < EXPERTS, order_of(1 / (1 + tl.exp(-score)) + added), -(1 << 31))
+
+
 @triton.jit(do_not_specialize=["rows", "top"])
 def choose(
     parts,
@@ -118,39 +135,53 @@ def choose(
     EXPERTS: tl.constexpr,
     RANGES: tl.constexpr,
     PLACES: tl.constexpr,
+    MORE: tl.constexpr,
     SLOTS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """One program a row: the `top` experts by sigmoid of the score + bias, ties to the lowest number, and
-    their weights; -1 and zeros where the row belongs to no stream. PLACES and SLOTS: powers of two that hold
-    EXPERTS and `top`.
+    their weights; -1 and zeros where the row belongs to no stream. PLACES and MORE: powers of two that hold
+    EXPERTS together, MORE 0 where PLACES does alone; SLOTS: one that holds `top`.
+
+    A step comes to this code once a layer, and no cache has kept it since: its size is most of its time. So
+    the picks are a loop, and places are few.
     """
     row = tl.program_id(0)
     place = tl.arange(0, PLACES)
-    real = place < EXPERTS
     # Older than the kernel before, and most often in no cache.
-    added = tl.load(bias + place, mask=real, other=0)
+    added = tl.load(bias + place, mask=place < EXPERTS, other=0)
+    if MORE > 0:
+        more_place = PLACES + tl.arange(0, MORE)
+        more_added = tl.load(bias + more_place, mask=more_place < EXPERTS, other=0)
     some = tl.load(streams + row) >= 0
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
-    score = tl.zeros([PLACES], tl.float32)
-    for part in tl.static_range(RANGES):
-        score += tl.load(parts + (part * rows + row).to(tl.int64) * EXPERTS + place, mask=real, other=0)
-    biased = 1 / (1 + tl.exp(-score)) + added
+    score = summed(parts, row, rows, place, EXPERTS, RANGES)
+    if MORE > 0:
+        more_score = summed(parts, row, rows, more_place, EXPERTS, RANGES)
+        more_key = ranked(more_score, more_added, more_place, EXPERTS)
+    key = ranked(score, added, place, EXPERTS)
     LOWEST: tl.constexpr = -(1 << 31)
-    key = tl.where(real, order_of(biased), LOWEST)
     slot = tl.arange(0, SLOTS)
     chosen = tl.zeros([SLOTS], tl.int32)
     index = 0
-    while index < top:  # not unrolled: a step runs this code once a layer, and no cache has kept it since
+    while index < top:
         best = tl.max(key, 0)
-        found = tl.min(tl.where(key == best, place, PLACES), 0)
-        chosen = tl.where(slot == index, found, chosen)
+        if MORE > 0:
+            best = tl.maximum(best, tl.max(more_key, 0))
+        found = tl.min(tl.where(key == best, place, PLACES + MORE), 0)
+        if MORE > 0:
+            found = tl.minimum(found, tl.min(tl.where(more_key == best, more_place, PLACES + MORE), 0))
+            more_key = tl.where(more_place == found, LOWEST, more_key)
         key = tl.where(place == found, LOWEST, key)
+        chosen = tl.where(slot == index, found, chosen)
         index += 1
-    score = tl.gather(score, chosen, 0)
-    values = tl.where(slot < top, 1 / (1 + tl.exp(-score)), 0.0)
+    own = tl.gather(score, tl.minimum(chosen, PLACES - 1), 0)
+    if MORE > 0:
+        beyond = tl.gather(more_score, tl.maximum(chosen - PLACES, 0), 0)
+        own = tl.where(chosen < PLACES, own, beyond)
+    values = tl.where(slot < top, 1 / (1 + tl.exp(-own)), 0.0)
     values = values / (tl.sum(values, 0) + eps) * scaling
     at = row * top + slot
     tl.store(experts + at, tl.where(some, chosen, -1), mask=slot < top)
