@@ -23,7 +23,7 @@ from tests.engine.test_generate import expected_steps, without_zeros
 from tests.models.oracle import network, random_tensors, tiny_config
 
 WINDOW, PAGE, DEPTH, TOKENS = 224, 32, 3, 8
-CONFIG = tiny_config("km", dense=1, index_topk=16)
+CONFIG = tiny_config("km", dense=1, index_topk=16, hc_sinkhorn_iters=3)
 SETTINGS = {
     "greedy": GenerationSettings(max_tokens=TOKENS),
     "seeded": GenerationSettings(max_tokens=TOKENS, temperature=0.5, top_k=20, seed=17),

@@ -28,7 +28,7 @@ LATENTS = pytest.mark.parametrize("latents", ["auto", "bfloat16", "fp8"])
 
 @cache
 def model(latents: CacheType = "auto"):
-    config = tiny_config()
+    config = tiny_config("kmkm", dense=1, hc_sinkhorn_iters=3)
     tensors = random_tensors(Glm5NextConfig.from_checkpoint_config(config), 3)
     return network(config, tensors, latents=latents)
 
