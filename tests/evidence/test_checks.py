@@ -1,6 +1,7 @@
 """The engine checks pass where nothing is wrong, fail where something is, and never pass on an empty cell."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,14 +15,42 @@ from intarsia.evidence.checks.shared import partitions
 from tests.engine.hash_network import HashNetwork
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_every_cell_is_taken_and_nothing_differs(name):
-    network = HashNetwork()
-    report = CHECKS[name](network)
+class Told:
+    """Progress that keeps what it was told: name of a phase -> its units, and how many were done."""
+
+    def __init__(self):
+        self.phases = {}
+
+    @contextmanager
+    def phase(self, name, total, unit="bytes"):
+        assert unit == "cells"
+        self.phases[name] = [total, 0]
+        yield self
+
+    def advance(self, count):
+        self.phases[list(self.phases)[-1]][1] += count
+
+
+@pytest.mark.parametrize(("name", "parts"), [("lanes-cover", 6), ("lanes-concurrent", 1), ("shared", 1)])
+def test_every_cell_is_taken_and_told_and_nothing_differs(name, parts):
+    network, told = HashNetwork(), Told()
+    report = CHECKS[name](network, told)
     assert report.failures == ()
     assert report.empty == ()
     assert report.passed
     assert network.blind == 0
+    assert len(told.phases) == parts
+    assert all(phase.startswith(name) and done == total > 0 for phase, (total, done) in told.phases.items())
+    assert sum(total for total, _ in told.phases.values()) == len(report.cells)
+
+
+def test_the_command_tells_how_far_a_check_is(monkeypatch, capsys):
+    monkeypatch.setattr("intarsia.cli.progress.EVERY_SECONDS", 0)
+    monkeypatch.setattr("intarsia.api.load", lambda *arguments, **options: HashNetwork())
+    assert main(["check", "shared", "demo"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("shared: 1 cells of 74 cells")
+    assert lines[-1].startswith("shared: 74 cells of 74 cells")
 
 
 class Leaky(HashNetwork):
@@ -88,7 +117,7 @@ def test_the_command_prints_the_table_and_fails_with_the_check(monkeypatch, caps
     coverage.took("splits", "8")
     coverage.compare("rows", 1, 1, 8)
     reports: list[CheckReport] = [coverage.report()]
-    monkeypatch.setitem(checks.CHECKS, "shared", lambda model: reports[-1])
+    monkeypatch.setitem(checks.CHECKS, "shared", lambda model, progress: reports[-1])
     monkeypatch.setattr("intarsia.api.load", lambda *arguments, **options: torch.nn.Identity())
     assert main(["check", "shared", "demo"]) == 1
     assert "4+4" in capsys.readouterr().out
@@ -103,7 +132,7 @@ def test_the_command_prints_the_table_and_fails_with_the_check(monkeypatch, caps
 def test_the_command_computes_with_one_thread_for_a_small_network(monkeypatch, words, threads):
     before = torch.get_num_threads()
     seen = []
-    monkeypatch.setitem(checks.CHECKS, "shared", lambda model: Coverage("shared").report())
+    monkeypatch.setitem(checks.CHECKS, "shared", lambda model, progress: Coverage("shared").report())
     monkeypatch.setattr("intarsia.api.load", lambda *_, **__: seen.append(torch.get_num_threads()))
     torch.set_num_threads(2)
     try:

@@ -24,7 +24,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def streams(model):
+def streams(model, progress):
     coverage = Coverage("streams")
     bench = Bench(model, coverage, window=256)
     bench.settings = replace(bench.settings, drafts=2)  # a reply is as long as some steps can be
@@ -32,8 +32,8 @@ def streams(model):
     return coverage.report()
 
 
-def concurrent(model):
-    return check_lanes_concurrent(model, most=2)
+def concurrent(model, progress):
+    return check_lanes_concurrent(model, progress, most=2)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_another_rank_finds_is_a_failure_on_all():
         group.store = store
         coverage = Coverage("it")
         coverage.compare("tokens", group.rank, 0, 1)
-        return ranks.run_check({"it": lambda model: coverage.report()}, "it", None, group)
+        return ranks.run_check({"it": lambda model, progress: coverage.report()}, "it", None, group)
 
     assert {report.failures for report in on_ranks(2, work)} == {("rank 1: tokens: found 1; expected 0",)}
 

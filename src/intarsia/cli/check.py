@@ -65,15 +65,11 @@ class Check(LoadSettings):
         use_threads(self.threads, plan.config.hidden_size)
         place = rank_device(settings, usable_device(self.device))
         group = join(settings, plan, place)
+        progress = terminal_progress()
         model = api.load(
-            plan,
-            place,
-            self.dtype,
-            kv_cache_dtype=self.kv_cache_dtype,
-            group=group,
-            progress=terminal_progress(),
+            plan, place, self.dtype, kv_cache_dtype=self.kv_cache_dtype, group=group, progress=progress
         )
-        report = run_check(CHECKS, self.check, model, group)
+        report = run_check(CHECKS, self.check, model, group, progress)
         if self.json:
             empty = [asdict(cell) for cell in report.empty]
             emit_json({**asdict(report), "empty": empty, "passed": report.passed})

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Sequence
 
+from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.engine import Engine
 from intarsia.engine.requests import Request
 from intarsia.evidence.checks.bench import GREEDY, SAMPLED, SEEDED, Bench, Reader
@@ -20,27 +21,30 @@ LONGEST_PAUSE = 0.05
 PATIENCE = 600.0
 
 
-def check_lanes_concurrent(model: Glm5NextModel, *, seed: int = 0, most: int = 8) -> CheckReport:
+def check_lanes_concurrent(
+    model: Glm5NextModel, progress: Progress = SILENT, *, seed: int = 0, most: int = 8
+) -> CheckReport:
     """2 to `most` streams and one request more than streams, together and one after another, one cancelled.
 
     Cells: how many streams there were, how many ran at once, how they arrived, were drawn and ended.
     """
-    coverage = Coverage("lanes-concurrent")
-    coverage.expect("streams", range(2, most + 1))
-    coverage.expect("arrival", ARRIVALS)
-    coverage.expect("sampling", SAMPLINGS)
-    coverage.expect("ended", ("length", "cancelled"))
-    coverage.expect("at once", range(1, most + 1))
+    coverage = Coverage("lanes-concurrent", progress)
     bench = Bench(model, coverage, window=512)
     rng = random.Random(seed)
-    for streams in range(2, most + 1):
-        for arrival in ARRIVALS:
-            _round(bench, streams, arrival, _requests(bench, streams, arrival, rng))
-            coverage.took("streams", streams)
-            coverage.took("arrival", arrival)
-    for streams in range(1, most + 1):
-        # How many of the above run at once depends on the machine; these all do.
-        _round(bench, streams, "together", _alike(bench, streams))
+    with coverage.part():
+        coverage.expect("streams", range(2, most + 1))
+        coverage.expect("arrival", ARRIVALS)
+        coverage.expect("sampling", SAMPLINGS)
+        coverage.expect("ended", ("length", "cancelled"))
+        coverage.expect("at once", range(1, most + 1))
+        for streams in range(2, most + 1):
+            for arrival in ARRIVALS:
+                _round(bench, streams, arrival, _requests(bench, streams, arrival, rng))
+                coverage.took("streams", streams)
+                coverage.took("arrival", arrival)
+        for streams in range(1, most + 1):
+            # How many of the above run at once depends on the machine; these all do.
+            _round(bench, streams, "together", _alike(bench, streams))
     return coverage.report()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.lanes.lane import Lane
 from intarsia.engine.requests import Request
 from intarsia.engine.step import Part
@@ -20,17 +21,22 @@ STREAMS = 8
 REPLY = 24
 
 
-def check_lanes_cover(model: Glm5NextModel) -> CheckReport:
+def check_lanes_cover(model: Glm5NextModel, progress: Progress = SILENT) -> CheckReport:
     """Drive engines so that every cell is taken: see the groups of the table for what there is."""
-    coverage = Coverage("lanes-cover")
+    coverage = Coverage("lanes-cover", progress)
     dense = model.config.index_topk + model.config.index_kpool - 1
     bench = Bench(model, coverage, window=max(1024, dense + 512))
-    cover_widths(bench)
-    cover_streams(bench)
-    cover_copies(bench)
-    cover_chunks(bench)
-    cover_kept_states(bench)
-    cover_pressure(bench)
+    parts = {
+        "window widths": cover_widths,
+        "streams": cover_streams,
+        "copies": cover_copies,
+        "chunks": cover_chunks,
+        "kept states": cover_kept_states,
+        "too little room": cover_pressure,
+    }
+    for name, cover in parts.items():
+        with coverage.part(name):
+            cover(bench)
     return coverage.report()
 
 

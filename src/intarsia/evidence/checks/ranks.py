@@ -11,13 +11,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from intarsia.core.progress import SILENT, Progress
 from intarsia.engine.ranked import RankedEngine
 from intarsia.evidence.checks.coverage import Cell, CheckReport
 from intarsia.groups.exchanging import RankGroup
 from intarsia.groups.group import Group
 from intarsia.models.glm5_next.model import Glm5NextModel
 
-Check = Callable[[Glm5NextModel], CheckReport]
+Check = Callable[[Glm5NextModel, Progress], CheckReport]
 
 
 class LockstepEngine(RankedEngine):
@@ -51,12 +52,14 @@ class PrefixedStore:
         return self._store.delete_key(self._prefix + key)
 
 
-def run_check(checks: Mapping[str, Check], name: str, model: Glm5NextModel, group: Group) -> CheckReport:
+def run_check(
+    checks: Mapping[str, Check], name: str, model: Glm5NextModel, group: Group, progress: Progress = SILENT
+) -> CheckReport:
     """Run one of the checks: the report of rank 0, with what any rank found among its failures.
 
-    All ranks of the group must call this, and are given the same.
+    All ranks of the group must call this, and are given the same; rank 0 alone tells how far it is.
     """
-    report = checks[name](model)
+    report = checks[name](model, progress if group.rank == 0 else SILENT)
     if not isinstance(group, RankGroup):
         return report
     group.store.set(f"checked/{name}/{group.rank}", json.dumps(asdict(report)))

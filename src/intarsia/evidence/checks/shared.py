@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from intarsia.core.progress import SILENT, Progress
 from intarsia.core.rows import pad_rows
 from intarsia.evidence.checks.bench import PAGE
 from intarsia.evidence.checks.coverage import CheckReport, Coverage
@@ -30,23 +31,24 @@ def partitions(total: int, most: int | None = None) -> Iterator[tuple[int, ...]]
 
 
 @torch.inference_mode()
-def check_shared(model: Glm5NextModel, *, seed: int = 0) -> CheckReport:
+def check_shared(model: Glm5NextModel, progress: Progress = SILENT, *, seed: int = 0) -> CheckReport:
     """Hidden rows, logits, MTP rows, and everything left in the caches, bit for bit.
 
     Cells: every split of 8 rows, with all parts recurrent and with every other part a prompt piece, and the
     kinds of state compared.
     """
-    coverage = Coverage("shared")
+    coverage = Coverage("shared", progress)
     splits = list(partitions(ROWS))
     forms = ("recurrent", "mixed", "prompt")
-    for form in forms:
-        coverage.expect(f"split, {form}", ("+".join(map(str, split)) for split in splits))
-    coverage.expect("bits", ("hidden", "logits", "mtp", "latents", "pooled", "memory", "window", "tail"))
     bench = _Shared(model, coverage, seed)
-    for form in forms:
-        for split in splits:
-            bench.compare(split, form)
-            coverage.took(f"split, {form}", "+".join(map(str, split)))
+    with coverage.part():
+        for form in forms:
+            coverage.expect(f"split, {form}", ("+".join(map(str, split)) for split in splits))
+        coverage.expect("bits", ("hidden", "logits", "mtp", "latents", "pooled", "memory", "window", "tail"))
+        for form in forms:
+            for split in splits:
+                bench.compare(split, form)
+                coverage.took(f"split, {form}", "+".join(map(str, split)))
     return coverage.report()
 
 
