@@ -10,6 +10,7 @@ from intarsia.engine.errors import EngineClosedError, QueueFullError, RequestErr
 from intarsia.engine.events import Finished, Tokens
 from intarsia.engine.requests import Thinking
 from intarsia.engine.settings import StreamSettings
+from intarsia.groups.errors import RankLostError
 from tests.engine.hash_network import VOCAB, HashNetwork
 from tests.engine.serving import (
     SAMPLED,
@@ -80,7 +81,7 @@ def test_a_reader_that_fails_is_a_reader_that_left():
     assert_clean(engine)
 
 
-def test_an_engine_that_dies_tells_its_readers():
+def test_an_engine_that_dies_tells_its_readers_and_the_log_once(caplog):
     network = HashNetwork()
     engine = engine_of(network)
     handle = engine.submit(request_of("r", prompt_of(1, 20)))
@@ -89,17 +90,36 @@ def test_an_engine_that_dies_tells_its_readers():
         raise KeyboardInterrupt("stop")
 
     network.hidden = interrupt
-    hook, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        engine.start()
-        events = list(handle.events())
-        engine.close(timeout=60)
-    finally:
-        threading.excepthook = hook
+    engine.start()  # were its thread to end with the exception, pytest would say so
+    events = list(handle.events())
+    engine.close(timeout=60)
     assert isinstance(events[-1], Finished)
     assert events[-1].error == "the engine stopped: stop"
     with pytest.raises(EngineClosedError, match="stop"):
         engine.submit(request_of("again", prompt_of(1, 20)))
+    shown = [record.message for record in caplog.records if record.exc_info]
+    assert shown == ["the engine stopped: stop"]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(RankLostError("rank 0", found="nobody"), False), (RuntimeError("broken"), True)]
+)
+@pytest.mark.parametrize("requests", [1, 2])
+def test_where_a_rank_was_lost_is_left_to_the_engine_to_tell(caplog, error, shown, requests):
+    """It stops for that. Of any other failure the step of several and each request's own are shown."""
+    network = HashNetwork()
+    engine = engine_of(network)
+    for index in range(requests):
+        submit(engine, request_of(f"r{index}", prompt_of(index, 20)))
+
+    def fail(*_):
+        raise error
+
+    network.hidden = fail
+    run(engine)
+    failures = [record for record in caplog.records if "failed" in record.message]
+    assert len(failures) == requests + (requests > 1)
+    assert len([record for record in failures if record.exc_info]) == (len(failures) if shown else 0)
 
 
 def test_a_full_queue_says_when_to_come_again():

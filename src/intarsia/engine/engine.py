@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 
 from intarsia.engine.errors import EngineClosedError, QueueFullError
 from intarsia.engine.events import EngineStats, Handle, OnEvent
@@ -104,7 +105,7 @@ class Engine:
 
     def start(self) -> "Engine":
         """Begin the engine's thread."""
-        self._thread = threading.Thread(target=self._work, name="intarsia-engine", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="intarsia-engine", daemon=True)
         self._thread.start()
         return self
 
@@ -208,6 +209,11 @@ class Engine:
         finished = sum(counters.finished.values())
         each = (counters.prefill_seconds + counters.decode_seconds) / finished if finished else 1.0
         return min(LONGEST_RETRY, max(1, round(each * waiting / self.settings.streams)))
+
+    def _serve(self) -> None:
+        # What ends the work is in the log by then; the thread's own words would say it again, as plain text.
+        with suppress(BaseException):
+            self._work()
 
     def _work(self) -> None:
         try:

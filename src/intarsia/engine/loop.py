@@ -27,6 +27,7 @@ from intarsia.engine.scheduler import Scheduler
 from intarsia.engine.settings import StreamSettings
 from intarsia.engine.sizes import Capacity
 from intarsia.engine.step import Part, StepRunner
+from intarsia.groups.errors import RankLostError
 from intarsia.models.glm5_next.model import Glm5NextModel
 
 LOG = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class StepLoop:
         lane.handle.deliver(Finished(reason, usage, error, lane.reply.matched))
 
     def _fail(self, lane: Lane, error: Exception) -> None:
-        LOG.error("request %s failed: %s", lane.request.id, error, exc_info=error)
+        LOG.error("request %s failed: %s", lane.request.id, error, exc_info=_trace(error))
         self.end(lane, "error", str(error) or type(error).__name__)
 
     def _cancel(self) -> None:
@@ -210,7 +211,8 @@ class StepLoop:
         if len(parts) == 1:
             self._fail(parts[0].lane, error)
             return
-        LOG.error("a step of %s failed, each runs again alone: %s", self.step_lanes, error, exc_info=error)
+        again = "a step of %s failed, each runs again alone: %s"
+        LOG.error(again, self.step_lanes, error, exc_info=_trace(error))
         for part in parts:
             part.lane.suspect = part.end
             self._send_back(part.lane)
@@ -285,3 +287,8 @@ class StepLoop:
     def _tell(self, lane: Lane) -> None:
         for event in lane.reply.events():
             lane.handle.deliver(event)
+
+
+def _trace(error: Exception) -> Exception | None:
+    """What the log shows the traceback of. The engine stops for a lost rank and shows where, once."""
+    return None if isinstance(error, RankLostError) else error
