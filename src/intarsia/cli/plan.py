@@ -11,6 +11,7 @@ from intarsia.cli.output import emit_json, gigabytes, printable
 from intarsia.cli.sizes import size_in_bytes
 from intarsia.cli.tables import show_table
 from intarsia.core.config import CacheType
+from intarsia.core.errors import told_once
 from intarsia.core.words import counted
 from intarsia.families.glm5_next.inventory import TEXT
 
@@ -120,8 +121,8 @@ def show(result: "Plan") -> None:
             f"largest window: {result.window:,} tokens for {counted(result.streams, 'stream')} in "
             f"{gigabytes(result.device_memory)}, of which {gigabytes(free)} stay free"
         )
-    for violation in result.violations:
-        print(printable(str(violation)))
+    for line in told_once(result.violations):
+        print(printable(line))
 
 
 def show_shares(result: "Plan") -> None:

@@ -4,8 +4,14 @@ Each layer defines its own kinds (one exception type a failure kind) in its `err
 `IntarsiaError`. Whatever else escapes is a bug.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+MANY = 5
+"""Places with the same violation from which on they are not told one by one."""
+SHOWN = 3
+"""How many of them are named then."""
 
 
 def describe(where: str, found: str, expected: str, action: str) -> str:
@@ -46,6 +52,26 @@ class Violation:
         return f"[{self.rule}] " + describe(self.where, self.found, self.expected, self.action)
 
 
+def told_once(violations: Sequence[Violation]) -> list[str]:
+    """A line a violation; those that say the same of many places are one, with how many and some of them."""
+    alike: dict[tuple[str, str, str], list[Violation]] = defaultdict(list)
+    for violation in violations:
+        alike[violation.rule, violation.expected, violation.action].append(violation)
+    lines: list[str] = []
+    for (rule, expected, action), several in alike.items():
+        found = list(dict.fromkeys(violation.found for violation in several))
+        if len(several) < MANY * len(found):
+            lines += map(str, several)
+            continue
+        where = f"{len(several)} places, such as {_some([violation.where for violation in several])}"
+        lines.append(f"[{rule}] {describe(where, _some(found), expected, action)}")
+    return lines
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(words[:SHOWN]) + (" and others" if len(words) > SHOWN else "")
+
+
 class ViolationsError(IntarsiaError):
     """Every violation a check found, together."""
 
@@ -55,4 +81,4 @@ class ViolationsError(IntarsiaError):
         super().__init__(where, found=f"{count} violation{'s' if count != 1 else ''}")
 
     def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *map(str, self.violations)])
+        return "\n  ".join([super().__str__(), *told_once(self.violations)])
