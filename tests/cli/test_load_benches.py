@@ -15,9 +15,11 @@ from intarsia.evidence.report.page import page
 def test_loads_are_measured_in_turn_and_kept(tmp_path, capsys):
     words = ["bench", "convert", "demo", "--manifest", "spark", "--repeat", "2", "--report", str(tmp_path)]
     assert main(words) == 0
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
     assert "demo as stored" in shown
     assert "demo by spark" in shown
+    assert "peak" not in shown
+    assert "not shown: peaks of memory against the plan's: on a CPU" in told
     receipt = tmp_path / "loads-demo-by-spark.json"
     assert main(["receipt", "verify", str(receipt)]) == 0
     results = json.loads(receipt.read_text())["results"]
@@ -28,6 +30,7 @@ def test_loads_are_measured_in_turn_and_kept(tmp_path, capsys):
     assert results["floors"]["copying"] is None
     shown = re.sub(r"<[^>]+>", "", (tmp_path / "report.html").read_text())
     assert "Loadsdemo as stored and demo by spark" in shown
+    assert "of the plan's peak" not in shown
     assert shown.count("Every load, seconds by phase") == 1
     median, floors = results["median_seconds"]["demo by spark"], results["floors"]
     floor = results["samples"][1]["read_bytes"] / floors["reading"]
@@ -38,7 +41,10 @@ def test_the_floor_of_a_load_to_a_gpu_is_the_longer_of_reading_and_copying(tmp_p
     assert main(["bench", "load", "demo", "--repeat", "1", "--report", str(tmp_path)]) == 0
     on_cpu = receipts.read(tmp_path / "loads-demo-as-stored.json")
     carried = on_cpu.results | {"floors": {"threads": 8, "reading": 1e9, "copying": 1e8}}
-    shown = re.sub(r"<[^>]+>", "", page({"a": msgspec.structs.replace(on_cpu, results=carried)}).decode())
+    settings = on_cpu.settings | {"device": "cuda:0"}
+    on_gpu = msgspec.structs.replace(on_cpu, results=carried, settings=settings)
+    shown = re.sub(r"<[^>]+>", "", page({"a": on_gpu}).decode())
+    assert "of the plan&#x27;s peak" in shown or "of the plan's peak" in shown
     assert "with 8 threads at 1.00 GB/s, beside copies to the device at 100.00 MB/s." in shown
     assert f"(floor {number(on_cpu.results['samples'][0]['read_bytes'] / 1e8)})" in shown
 
@@ -49,6 +55,7 @@ def test_one_form_prints_one_document(capsys):
     assert document["forms"] == ["demo as stored"]
     assert document["settings"] == {"device": "cpu", "repeat": 1, "budget": None, "cold": True}
     assert "a cold page cache" not in document["not_run"]
+    assert any(left_out.startswith("peaks of memory") for left_out in document["not_run"])
 
 
 @pytest.mark.parametrize("words", [["bench", "load", "demo", "--repeat", "0"], ["bench", "convert", "demo"]])

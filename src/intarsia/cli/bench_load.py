@@ -11,7 +11,7 @@ from intarsia.cli.output import emit_json, note
 from intarsia.cli.progress import terminal_progress
 from intarsia.cli.tables import show_table
 from intarsia.core.words import counted
-from intarsia.evidence.loads.settings import LoadsSettings
+from intarsia.evidence.loads.settings import PEAKS_ON_A_CPU, LoadsSettings
 
 if TYPE_CHECKING:
     from intarsia.evidence.loads.run import LoadsRun
@@ -59,11 +59,10 @@ def _measure(left: Measurement, settings: LoadsSettings, manifests: list[str | N
 
 def show(run: "LoadsRun") -> None:
     """The medians against the floor, and the phases of every load."""
-    rows = []
+    rows, peaks = [], run.peak_to_plan
     for form in run.forms:
         samples, median = run.of(form), run.median(form)
         floor = run.floors.seconds(samples[0].read_bytes)
-        peak = max(sample.measured_peak / sample.planned_peak for sample in samples)
         rows.append(
             (
                 form.label,
@@ -72,10 +71,11 @@ def show(run: "LoadsRun") -> None:
                 f"{floor:.3f}",
                 f"{median / floor:.2f}",
                 f"{median / run.median(run.forms[0]):.2f}",
-                f"{peak:.3f}",
+                *([f"{peaks[form.label]:.3f}"] if peaks else []),
             )
         )
-    columns = ("load", "seconds", "GB/s", "floor", "to the floor", "to as stored", "peak to the plan's")
+    columns = ["load", "seconds", "GB/s", "floor", "to the floor", "to as stored"]
+    columns += ["peak to the plan's"] if peaks else []
     show_table(f"{run.settings.device}, {'cold' if run.settings.cold else 'as cached'}", columns, rows)
     phases = [
         (
@@ -108,3 +108,5 @@ def show(run: "LoadsRun") -> None:
     copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
     threads = counted(run.floors.threads, "thread")
     note(f"floors, GB/s: reading with {threads} {run.floors.reading / 1e9:.1f}{copying}")
+    if not peaks:
+        note(f"not shown: {PEAKS_ON_A_CPU}")

@@ -14,7 +14,7 @@ from intarsia.checkpoint import Checkpoint
 from intarsia.core.progress import SILENT, Progress
 from intarsia.evidence.forms import Form
 from intarsia.evidence.loads.floor import Floors, measure_floors
-from intarsia.evidence.loads.settings import LoadsSettings
+from intarsia.evidence.loads.settings import PEAKS_ON_A_CPU, LoadsSettings
 from intarsia.evidence.machine import clocks, machine, synchronize
 from intarsia.evidence.settings import kept
 from intarsia.kernels.encode import encode
@@ -79,6 +79,16 @@ class LoadsRun:
         """The median seconds of one form's loads."""
         return statistics.median(sample.seconds for sample in self.of(form))
 
+    @property
+    def peak_to_plan(self) -> dict[str, float]:
+        """The highest peak of each form's loads against the plan's, where that says something: on a GPU."""
+        if torch.device(self.settings.device).type == "cpu":
+            return {}
+        return {
+            form.label: max(sample.measured_peak / sample.planned_peak for sample in self.of(form))
+            for form in self.forms
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
@@ -93,6 +103,7 @@ class LoadsRun:
                 "the loaded weights were not run",
                 "no other loader was run beside it",
                 *([] if self.settings.cold else ["a cold page cache"]),
+                *([] if self.peak_to_plan else [PEAKS_ON_A_CPU]),
             ],
         }
 
