@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from intarsia.core.config import check_integer
 
-PEAKS_ON_A_CPU = (
-    "peaks of memory against the plan's: on a CPU the process keeps what earlier loads freed"
-)
+PEAKS_ON_A_CPU = "peaks of memory against the plan's: on a CPU the process keeps what earlier loads freed"
 
 
 @dataclass(frozen=True, kw_only=True)
