@@ -22,6 +22,7 @@ from intarsia.cli.check import Check
 from intarsia.cli.convert import Convert
 from intarsia.cli.gate import Gate
 from intarsia.cli.generate import Generate
+from intarsia.cli.helping import folded_help, meant
 from intarsia.cli.inspect import Inspect
 from intarsia.cli.load import Load
 from intarsia.cli.manifest import ManifestCommand
@@ -130,14 +131,21 @@ def parse(words: Sequence[str]) -> Command:
         for about in [whole(command) if words[:1] == [name] else first_line(command)]
     )
     union: Any = Union[choices]  # noqa: UP007  (built from a table)
-    parsed: Command = tyro.cli(
-        union,
-        args=list(words),
-        prog="intarsia",
-        description=DESCRIPTION,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        registry=REGISTRY,
-    )
+    try:
+        with folded_help():
+            parsed: Command = tyro.cli(
+                union,
+                args=list(words),
+                prog="intarsia",
+                description=DESCRIPTION,
+                config=(tyro.conf.FlagCreatePairsOff,),
+                registry=REGISTRY,
+            )
+    except SystemExit as refusal:
+        near = meant(words, COMMANDS) if refusal.code else None
+        if near is not None:
+            note(f"Did you mean `intarsia {near}`?")
+        raise
     return parsed
 
 
