@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -144,8 +146,12 @@ def pack(pieces: Sequence[Piece], count: int, segments: int, out: npt.NDArray[np
     `out` int32 [packed_size]: tokens (int64), positions, streams, starts.
     """
     tokens, others = _laid_out(pieces, count, segments)
-    out[: 2 * count].view(np.int64)[:] = tokens
-    out[2 * count : 2 * count + len(others)] = others
+    _layout(count, segments).pack_into(out.data, 0, *tokens, *others)
+
+
+@lru_cache
+def _layout(count: int, segments: int) -> Struct:
+    return Struct(f"={count}q{2 * count + segments + 1}i")
 
 
 def _laid_out(pieces: Sequence[Piece], count: int, segments: int) -> tuple[list[int], list[int]]:
