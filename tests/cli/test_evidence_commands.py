@@ -1,10 +1,12 @@
 """The commands quality, bench speed/compare/memory, report and receipt, on the demo in small."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from intarsia.checkpoint.paths import DEMO
 from intarsia.cli.main import main
 
 SMALL = ["--tokens", "1x32", "--repeat-windows", "1"]
@@ -125,11 +127,16 @@ def test_runs_of_two_sessions_compare(tmp_path, capsys):
 
 
 def test_prompts_beyond_the_window_run_where_it_is_asked(tmp_path, capsys):
-    words = ["bench", "speed", "demo", "--prompts", "4200", "--streams", "--rounds", "2", "--warm-ups", "0"]
-    assert main([*words, "--beyond-window", "--report", str(tmp_path)]) == 0
-    assert "prompt of 4,200 tokens" in capsys.readouterr().out
-    document = json.loads(next(tmp_path.glob("*.json")).read_text())
-    assert any("beyond the model's window of 4,096" in note for note in document["not_run"])
+    narrow, kept = shutil.copytree(DEMO, tmp_path / "narrow"), tmp_path / "kept"
+    config = json.loads((narrow / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 256
+    (narrow / "config.json").write_text(json.dumps(config))
+    words = ["bench", "speed", str(narrow), "--text", str(DEMO / "heldout.txt"), "--prompts", "300", "--streams"]
+    words += ["--rounds", "2", "--warm-ups", "0", "--beyond-window", "--report", str(kept)]
+    assert main(words) == 0
+    assert "prompt of 300 tokens" in capsys.readouterr().out
+    document = json.loads(next(kept.glob("*.json")).read_text())
+    assert any("beyond the model's window of 256" in note for note in document["not_run"])
     assert document["settings"]["beyond_window"] is True
     assert "report" not in document["settings"]
 

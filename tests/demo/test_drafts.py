@@ -5,7 +5,7 @@ import pytest
 import intarsia
 from intarsia.checkpoint import locate
 
-PROMPTS, PROMPT_TOKENS, REPLY = 6, 16, 24
+PROMPTS, PROMPT_TOKENS, REPLY = 4, 16, 24
 KINDS = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 20},

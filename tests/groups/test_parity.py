@@ -16,7 +16,7 @@ from intarsia.engine.text import TextAssets
 from tests.groups.threads import on_ranks
 
 PROMPTS = ("Once upon a time", "The old clock in the hall", "In the garden there was")
-LENGTH = 8
+LENGTH = 6
 
 SAMPLED = GenerationSettings(temperature=0.8, top_p=0.9, seed=11, max_tokens=LENGTH, ignore_eos=True)
 FREE = GenerationSettings(temperature=1.0, seed=3, max_tokens=LENGTH, ignore_eos=True)

@@ -250,7 +250,9 @@ def test_windows_begin_at_documents_and_do_not_overlap() -> None:
 def test_sinkhorn_kernel_equals_the_plain_form_with_its_gradient() -> None:
     program = (
         "import torch\n"
+        "from tests.kernels.interpreting import do_less\n"
         "from tools.train_demo.sinkhorn import try_kernel\n"
+        "do_less()\n"
         "torch.manual_seed(0)\n"
         "assert try_kernel('cpu')\n"
     )
