@@ -131,8 +131,8 @@ def test_prompts_beyond_the_window_run_where_it_is_asked(tmp_path, capsys):
     config = json.loads((narrow / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 256
     (narrow / "config.json").write_text(json.dumps(config))
-    words = ["bench", "speed", str(narrow), "--text", str(DEMO / "heldout.txt"), "--prompts", "300", "--streams"]
-    words += ["--rounds", "2", "--warm-ups", "0", "--beyond-window", "--report", str(kept)]
+    words = ["bench", "speed", str(narrow), "--text", str(DEMO / "heldout.txt"), "--prompts", "300"]
+    words += ["--streams", "--rounds", "2", "--warm-ups", "0", "--beyond-window", "--report", str(kept)]
     assert main(words) == 0
     assert "prompt of 300 tokens" in capsys.readouterr().out
     document = json.loads(next(kept.glob("*.json")).read_text())
