@@ -143,6 +143,25 @@ if rank == 0:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_comes_while_ranks_are_started_reaches_rank_zero(monkeypatch):
+    """Before the first has been started, and before the last."""
+    start = subprocess.Popen
+    for moment in (0, 2):
+        begun = []
+
+        def interrupted(*arguments, moment=moment, begun=begun, **options):
+            if len(begun) == moment:
+                os.kill(os.getpid(), signal.SIGTERM)
+            begun.append(1)
+            return start(*arguments, **options)
+
+        monkeypatch.setattr(subprocess, "Popen", interrupted)
+        code, told, seconds = run("time.sleep(60)")
+        assert code == 1
+        assert told.splitlines()[0] == "intarsia: rank 0 was ended by SIGTERM"
+        assert seconds < 20
+
+
 def test_records_are_apart_and_gone_at_the_end():
     with status_file(2) as path:
         assert path.stat().st_size == 2 * RECORD

@@ -121,13 +121,13 @@ def test_other_checkpoints_are_refused(plan, tmp_path):
 
 
 def test_a_rank_that_does_not_come_is_named(plan):
-    error = meet([plan, None], timeout=1.0)[0]
+    error = meet([plan, None], timeout=0.5)[0]
     assert isinstance(error, RankMissingError)
     assert error.where == "rank 1"
 
 
 def test_nobody_at_the_meeting_point_is_told(plan):
-    error = meet([None, plan], timeout=1.0)[1]
+    error = meet([None, plan], timeout=0.5)[1]
     assert isinstance(error, RendezvousError)
     assert "start rank 0" in error.action
 
@@ -141,7 +141,7 @@ def test_a_port_in_use_is_told(plan):
 
 
 def test_more_ranks_than_units_are_refused_before_anything_is_loaded(plan):
-    settings = EngineSettings(tp=5, rank=0, master_port=free_port(), rank_timeout=1.0)
+    settings = EngineSettings(tp=5, rank=0, master_port=free_port(), rank_timeout=0.2)
     with pytest.raises((LoadError, RankMissingError)):
         join(settings, plan, CPU)
     with pytest.raises(LoadError) as refusal:

@@ -60,6 +60,7 @@ def launch(
         started: list[_Rank] = []
         stack.callback(os.close, write_end)
         stack.callback(_end, started)
+        early = _pass_signals(stack, started)
         for rank in range(ranks):
             environment = os.environ | {STATUS_FILE: str(path), LIFELINE_FD: str(read_end)}
             kept = [read_end]
@@ -79,7 +80,8 @@ def launch(
             started.append(_Rank(rank, process, log, changed=time.monotonic()))
         os.close(read_end)
         listener.close()
-        _pass_signals(stack, started)
+        if early:
+            started[0].process.send_signal(early[0])
         return _watch(started, board, timeout, tell)
 
 
@@ -174,17 +176,22 @@ def _last_lines(rank: _Rank) -> list[str]:
     return rank.log.read().decode(errors="replace").strip().splitlines()[-12:]
 
 
-def _pass_signals(stack: ExitStack, ranks: Sequence[_Rank]) -> None:
-    seen = []
+def _pass_signals(stack: ExitStack, ranks: Sequence[_Rank]) -> list[int]:
+    """Pass signals on from now on; returns the list of those that came before rank 0 was there."""
+    seen: list[int] = []
+    early: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:
         seen.append(number)
+        if not ranks:
+            early.append(number)
         for rank in ranks if len(seen) > 1 else ranks[:1]:
             if rank.process.poll() is None:
                 rank.process.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         stack.callback(signal.signal, number, signal.signal(number, hand_on))
+    return early
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
