@@ -200,6 +200,7 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
             "CHUNKS": shape.chunks,
             "DEPTH": shape.depth,
             "AHEAD": shape.ahead,
+            "RELEASES": False,
             "NT": next(size for size in (8, 16, 32) if rows <= size),
         }
         kernel[(first[-1],)](words, *operands, columns // 2, **constants, **own)

@@ -27,13 +27,19 @@ _SIDE: ContextVar[_Side | None] = ContextVar("branch of what is captured", defau
 _FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 
 
+def fork(like: Tensor) -> torch.cuda.Event | None:
+    """Where a later `aside` may begin: after all that was launched before this; None where nothing runs
+    aside."""
+    return torch.cuda.current_stream(like.device).record_event() if branches(like) else None
+
+
 @contextmanager
-def aside(like: Tensor, *read: Tensor) -> Iterator[None]:
+def aside(like: Tensor, *read: Tensor, since: torch.cuda.Event | None = None) -> Iterator[None]:
     """Launches inside the block need not be over when those after it begin, up to `join`.
 
-    They come after everything that was launched before. Memory that they read must not be handed out again
-    until then: `read` is held so long, for tensors that their owner lets go earlier. One block may follow
-    another before they are joined.
+    They come after everything that was launched before, or before `since` (see `fork`). Memory that they
+    read must not be handed out again until then: `read` is held so long, for tensors that their owner lets
+    go earlier. One block may follow another before they are joined.
     """
     side = _SIDE.get()
     if side is None or not branches(like):
@@ -41,7 +47,10 @@ def aside(like: Tensor, *read: Tensor) -> Iterator[None]:
         return
     if side.stream is None:
         side.stream = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
-    side.stream.wait_stream(torch.cuda.current_stream(like.device))
+    if since is None:
+        side.stream.wait_stream(torch.cuda.current_stream(like.device))
+    else:
+        side.stream.wait_event(since)
     side.open = True
     side.kept += read
     with torch.cuda.stream(side.stream):

@@ -104,10 +104,12 @@ def launch(
     used: Tensor | None = None,
     limit: float | None = None,
     overlap: bool = False,
+    releases: bool = False,
 ) -> None:
     """Write the product of `xs[i]` [R, K] (or of the only one) with each of up to eight `weights` [N_i, K] of
     one format into `outs[i]` [R, N_i]. With `limit` the one weight is gate over up, and the output their
-    SwiGLU. With `overlap` the product of a few rows begins, with its weights, while the kernel before runs.
+    SwiGLU. With `overlap` the product of a few rows begins, with its weights, while the kernel before runs;
+    with `releases` it lets the kernel after it begin once that one is over.
 
     Products are of exact weights, summed in float32 and rounded once. A row's bits depend on the row, the
     matrices and the output's dtype alone.
@@ -119,7 +121,7 @@ def launch(
     shape = _shape(xs[0], weights, limit, ranges)
     with on_device_of(xs[0]):
         if isinstance(shape, plan.Few):
-            _launch_few(xs, weights, outs, used, limit, ranges, shape, overlap)
+            _launch_few(xs, weights, outs, used, limit, ranges, shape, overlap, releases)
             return
         together = [(xs[0], weights, outs)]
         if len(xs) > 1:
@@ -141,6 +143,7 @@ def _launch_few(
     ranges: int,
     shape: plan.Few,
     overlap: bool,
+    releases: bool,
 ) -> None:
     from intarsia.kernels.linear import gluon_few as kernels
 
@@ -170,6 +173,7 @@ def _launch_few(
         CHUNKS=shape.chunks,
         DEPTH=shape.depth,
         AHEAD=shape.ahead,
+        RELEASES=releases,
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,

@@ -100,6 +100,7 @@ def few(
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
+    RELEASES: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
     MORE: gl.constexpr,
@@ -133,6 +134,7 @@ def few(
         CHUNKS,
         DEPTH,
         AHEAD,
+        RELEASES,
         GATED,
         EVEN,
     )
@@ -167,6 +169,7 @@ def few_rows(
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
+    RELEASES: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -175,27 +178,28 @@ def few_rows(
     Words of x and of the weights are int32; scales are bytes of exponents, or float32 of 128 x 128 blocks.
     FIRST: the first program of each matrix, and the number of programs. GATED: the one weight is gate over
     up, and the output their SwiGLU, of half as many columns. EVEN: every matrix is a whole number of tiles.
-    `used`: None, or a pointer to the count of rows that are real.
+    `used`: None, or a pointer to the count of rows that are real. RELEASES: the next launch may begin once
+    the one before this is over.
     """
     if used is None:
         few(
             xs, weights, scales, outs, strides, rows, rows, x_stride, LIMIT, NS, FIRST,
-            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
+            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
         )  # fmt: skip
     else:
         real = gl.minimum(gl.load(used), rows)
         if NT == 8:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
+                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
             )  # fmt: skip
         elif real <= NT // 2:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, GATED, EVEN, True,
+                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, True,
             )  # fmt: skip
         else:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, GATED, EVEN, False,
+                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
             )  # fmt: skip

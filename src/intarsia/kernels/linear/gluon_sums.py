@@ -5,7 +5,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from intarsia.kernels.codes import BLOCK, MXFP8, PLAIN
 from intarsia.kernels.linear.fragments import (
@@ -139,6 +139,7 @@ def sums(
     CHUNKS: gl.constexpr,
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
+    RELEASES: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -175,6 +176,8 @@ def sums(
         ring = ring + (stream(wp + j * STEP), load_scale(sp + j * S_STEP, FORMAT))
     # Weights are on their way; only now what the kernel before has written is needed.
     gdc_wait()
+    if RELEASES:
+        gdc_launch_dependents()
     row = gl.minimum(index(TILES, LQ, 1, 6) * 8 + index(8, LQ, 2, 6), rows - 1)
     xp = x + (row * x_stride + index(RANGES, LQ, 0, 6) * (K // 2 // RANGES) + index(4, LQ, 4, 6) * X_WORDS)
     xp = xp + (index(CHUNKS, LQ, 3, 6) * (4 * X_WORDS) + index(X_WORDS, LQ, 5, 6))
