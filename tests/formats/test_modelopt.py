@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from intarsia import formats
-from tests.formats.oracles import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+from tests.formats import oracles
 from tests.formats.weights import DTYPES, MAKERS, make
 
 cases = pytest.mark.parametrize("name", MAKERS)
@@ -28,7 +28,7 @@ def same_bytes(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 @dtypes
 def test_nvfp4(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
-    theirs, scale, scale_2 = NVFP4QTensor.quantize(weight.clone(), 16)
+    theirs, scale, scale_2 = oracles.NVFP4QTensor.quantize(weight.clone(), 16)
     ours = formats.get("NVFP4").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale)
@@ -40,7 +40,9 @@ def test_nvfp4(name: str, dtype: torch.dtype) -> None:
 def test_nvfp4_under_a_shared_amax(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
     amax = weight.abs().amax().float() * 1.7
-    theirs, scale, scale_2 = NVFP4QTensor.quantize(weight.clone(), 16, weights_scaling_factor_2=amax / 2688)
+    theirs, scale, scale_2 = oracles.NVFP4QTensor.quantize(
+        weight.clone(), 16, weights_scaling_factor_2=amax / 2688
+    )
     ours = formats.get("NVFP4").encode(weight, amax=amax)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale)
@@ -51,7 +53,7 @@ def test_nvfp4_under_a_shared_amax(name: str, dtype: torch.dtype) -> None:
 @dtypes
 def test_mxfp8(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
-    theirs, scale = MXFP8QTensor.quantize(weight.clone())
+    theirs, scale = oracles.MXFP8QTensor.quantize(weight.clone())
     ours = formats.get("MXFP8").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale)
@@ -61,7 +63,7 @@ def test_mxfp8(name: str, dtype: torch.dtype) -> None:
 @dtypes
 def test_mxfp4(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
-    theirs, scale = MXFP4QTensor.quantize(weight.clone(), 32)
+    theirs, scale = oracles.MXFP4QTensor.quantize(weight.clone(), 32)
     ours = formats.get("MXFP4").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale.view(weight.shape[0], -1))
@@ -72,7 +74,7 @@ def test_mxfp4(name: str, dtype: torch.dtype) -> None:
 def test_fp8(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
     scale = weight.abs().amax().float() / 448
-    theirs, _ = FP8QTensor.quantize(weight.clone(), scales=scale)
+    theirs, _ = oracles.FP8QTensor.quantize(weight.clone(), scales=scale)
     ours = formats.get("FP8").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale)
@@ -90,7 +92,7 @@ def test_fp8_rounds_twice() -> None:
 def test_fp8_per_channel(name: str, dtype: torch.dtype) -> None:
     weight = make(name, dtype)
     scale = weight.abs().amax(dim=1).float() / 448
-    theirs, _ = FP8QTensor.quantize(weight.clone(), scales=scale.unsqueeze(1))
+    theirs, _ = oracles.FP8QTensor.quantize(weight.clone(), scales=scale.unsqueeze(1))
     ours = formats.get("FP8_PER_CHANNEL_PER_TOKEN").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"], scale)
@@ -104,7 +106,9 @@ def test_fp8_block(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> Non
     padded = torch.nn.functional.pad(weight.float(), (0, -shape[1] % 128, 0, -shape[0] % 128))
     amax = padded.view(-1, 128, padded.shape[1] // 128, 128).abs().amax(dim=(1, 3))
     scale = torch.where(amax == 0, 448.0, amax) / 448
-    theirs, _ = FP8QTensor.quantize(weight.clone(), scales=scale.clone(), block_sizes={-1: 128, -2: 128})
+    theirs, _ = oracles.FP8QTensor.quantize(
+        weight.clone(), scales=scale.clone(), block_sizes={-1: 128, -2: 128}
+    )
     ours = formats.get("FP8_PB_WO").encode(weight)
     same_bytes(ours["weight"], theirs._quantized_data)
     same_bytes(ours["weight_scale"].squeeze(-1).squeeze(-2), scale)
@@ -125,13 +129,13 @@ def test_a_stack_is_its_matrices(name: str, dtype: torch.dtype) -> None:
 
 def test_decoding_gives_modelopts_values() -> None:
     weight = make("heavy_tailed", torch.bfloat16)
-    theirs, scale, scale_2 = NVFP4QTensor.quantize(weight.clone(), 16)
+    theirs, scale, scale_2 = oracles.NVFP4QTensor.quantize(weight.clone(), 16)
     values = theirs.dequantize(torch.float32, scale=scale, double_scale=scale_2, block_sizes={-1: 16})
     assert torch.equal(formats.get("NVFP4").decode(formats.get("NVFP4").encode(weight)), values)
-    eight, exponent = MXFP8QTensor.quantize(weight.clone())
+    eight, exponent = oracles.MXFP8QTensor.quantize(weight.clone())
     for dtype in DTYPES[:2]:
         ours = formats.get("MXFP8").decode(formats.get("MXFP8").encode(weight), dtype)
         assert torch.equal(ours, eight.dequantize(dtype, scale=exponent))
-    four, exponent = MXFP4QTensor.quantize(weight.clone(), 32)
+    four, exponent = oracles.MXFP4QTensor.quantize(weight.clone(), 32)
     values = four.dequantize(torch.float32, scale=exponent, block_sizes={-1: 32})
     assert torch.equal(formats.get("MXFP4").decode(formats.get("MXFP4").encode(weight)), values)
