@@ -9,7 +9,9 @@ import torch
 from intarsia.formats.stored import Stored
 from intarsia.kernels.kda import (
     Cache,
+    Matrices,
     attention_step,
+    beta_decay_gate,
     decay_and_gate,
     low_rank,
     prompt,
@@ -17,7 +19,7 @@ from intarsia.kernels.kda import (
     recurrent,
 )
 from intarsia.kernels.kda.step import reference_step
-from intarsia.kernels.linear import linears_apart
+from intarsia.kernels.linear import linears, linears_apart
 from intarsia.kernels.rows import Piece
 from tests.kernels.kda_cases import DECAYS, cache, exact, parameters, projected, rows_for, some, to
 from tests.kernels.steps import randn
@@ -216,6 +218,36 @@ def test_captured_gates_have_the_eager_bits():
         out.fill_(torch.nan)
     graph.replay()
     assert all(torch.equal(got, whole) for got, whole in zip(captured, expected, strict=True))
+
+
+def low_rank_operands(rows, heads, hidden):
+    """Rows of a tensor twice as wide, and the five matrices, the first as it is stored."""
+    x = randn(rows, 2 * hidden, seed=1).to("cuda", BFLOAT16)[:, hidden:]
+    sizes = [(heads, hidden), (128, hidden), (128, hidden), (heads * 128, 128), (heads * 128, 128)]
+    matrices = [(0.1 * randn(*size, seed=2 + i)).to("cuda", BFLOAT16) for i, size in enumerate(sizes)]
+    return x, Matrices(Stored("BF16", {"weight": matrices[0]}, sizes[0]), *matrices[1:])
+
+
+@pytest.mark.parametrize(("heads", "hidden"), [(32, 4096), (16, 512), (4, 1024), (64, 4096)])
+def test_beta_decay_and_gate_have_the_bits_of_single_products_however_many_rows(heads, hidden):
+    x, w = low_rank_operands(17, heads, hidden)
+    beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None))
+    expected = (beta, *decay_and_gate(f, g, w.f_b, w.g_b))
+    for rows in range(1, 18):
+        for got, whole in zip(beta_decay_gate(x[:rows], w), expected, strict=True):
+            assert torch.equal(got, whole[:rows]), rows
+
+
+@pytest.mark.parametrize(("rows", "real"), [(1, 0), (8, 0), (8, 3), (5, 5)])
+def test_padding_rows_reach_no_range(rows, real):
+    x, w = low_rank_operands(rows, 32, 4096)
+    nothing = [x[:0, :columns] for columns in (32, 4096, 4096)]
+    expected = beta_decay_gate(x[:real], w) if real else nothing
+    x[real:] = torch.nan
+    used = torch.tensor([real], dtype=torch.int32, device="cuda")
+    for got, whole in zip(beta_decay_gate(x, w, used=used), expected, strict=True):
+        assert torch.equal(got[:real], whole)
+        assert (got[real:] == 0).all()
 
 
 def pieces_of(lengths, begin=0):

@@ -13,6 +13,7 @@ from intarsia.kernels.errors import KernelError
 from intarsia.kernels.hyper_connection import launch as sites
 from intarsia.kernels.kda import low_rank, prompt, recurrent
 from intarsia.models.glm5_next.weights import KdaWeights
+from tests.kernels.interpreting import printed
 from tests.kernels.kda_cases import shapes
 from tests.kernels.kda_cases import unallocated as numbers
 
@@ -93,6 +94,40 @@ def test_decay_and_gate_compile_to_tensor_core_code(usages, rows):
     assert used["HMMA"] == {1: 16, 16: 32, 40: 64}[rows]
     assert used["stack"] == 0
     assert used["registers"] <= 168
+
+
+def test_products_of_ranges_fit_beside_those_of_whole_rows(usages):
+    from intarsia.kernels.kda import gluon_gates, gluon_low
+
+    heads, width, hidden, narrow = 32, 128, 4096, torch.bfloat16
+    sizes = [
+        (heads, hidden),
+        (width, hidden),
+        (width, hidden),
+        (heads * width, width),
+        (heads * width, width),
+    ]
+    matrices = low_rank.Matrices(*[numbers(*size, dtype=narrow) for size in sizes])
+    x, count = numbers(8, hidden, dtype=narrow), numbers(1, dtype=torch.int32)
+    low, gates = usages(
+        lambda: low_rank.launch_by_ranges(x, matrices, count),
+        (gluon_low, "low_rows"),
+        (gluon_gates, "gate_rows"),
+    )
+    assert low["HMMA"] == 32
+    assert gates["HMMA"] == 16
+    assert low["stack"] == 0
+    assert gates["stack"] <= 64
+    # Six programs of q, k, v, of two warps and 128 registers, leave 16,384 of a multiprocessor's.
+    assert 32 * low["registers"] <= 16384
+    assert 128 * gates["registers"] <= 16384
+
+
+def test_products_of_ranges_are_right_on_a_small_shape():
+    errors = printed("-m", "tests.kernels.low_rank_interpreted")
+    assert errors.keys() == {"beta", "decay", "gate"}
+    assert errors["beta"] < 1e-6
+    assert max(errors.values()) < 6e-3
 
 
 def test_the_networks_own_weights_reach_the_kernels(usages, monkeypatch):

@@ -4,9 +4,17 @@ import torch
 from torch import Tensor
 
 from intarsia.families.glm5_next.config import Glm5NextConfig
-from intarsia.kernels.aside import aside, branches, join
+from intarsia.kernels.aside import aside, branches, fork, join
 from intarsia.kernels.indexer import choose_tokens
-from intarsia.kernels.kda import Cache, Parameters, Projected, attention_step, decay_and_gate
+from intarsia.kernels.kda import (
+    Cache,
+    Matrices,
+    Parameters,
+    Projected,
+    attention_step,
+    beta_decay_gate,
+    fits_beside,
+)
 from intarsia.kernels.linear import linear, linear_stack, linears
 from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend, enter_rows, expand_values
 from intarsia.kernels.rows import Rows
@@ -19,10 +27,17 @@ INDEX_NORM_EPS = 1e-6
 def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows: Rows) -> Tensor:
     """Linear attention of normed rows [R, D]; float32 [R, D], the partial sum of a row-parallel output."""
     used = rows.starts[-1:]
-    with aside(x):
-        beta, f, g = linears(x, (w.b, w.f_a, w.g_a), (torch.float32, None, None), used=used)
-        decay, gate = decay_and_gate(f, g, w.f_b, w.g_b, used=used)
-    raw = linear_stack(x, (w.q, w.k, w.v), used=used)
+    matrices = Matrices(b=w.b, f_a=w.f_a, g_a=w.g_a, f_b=w.f_b, g_b=w.g_b)
+    if fits_beside(x, matrices):
+        # The step is to begin early where q, k, v run: a join goes on where its first launch was.
+        since = fork(x)
+        raw = linear_stack(x, (w.q, w.k, w.v), used=used, releases=True)
+        with aside(x, since=since):
+            beta, decay, gate = beta_decay_gate(x, matrices, used=used)
+    else:
+        with aside(x):
+            beta, decay, gate = beta_decay_gate(x, matrices, used=used)
+        raw = linear_stack(x, (w.q, w.k, w.v), used=used)
     parameters = Parameters(
         taps=w.conv,
         a_log=w.a_log,
