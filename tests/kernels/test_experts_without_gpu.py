@@ -90,7 +90,7 @@ def compiled(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "kernel", "product"),
     [
-        (1, "few_rows", "HMMA"),
+        (2, "few_rows", "HMMA"),
         (8, "few_rows", "HMMA"),
         (32, "few_rows", "HMMA"),
         (512, "few_rows", "HMMA"),

@@ -153,10 +153,10 @@ def test_wider_blocks_for_more_rows_and_none_that_a_narrow_stack_cannot_fill():
     def pairs(rows: int, width: int) -> int:
         return plan.form_of(rows, 8 * rows, 288, width).pairs
 
-    assert [pairs(rows, 2048) for rows in (1, 8, 128, 512, 1024, 2048, 4096, 8192)] == [
+    assert [pairs(rows, 2048) for rows in (2, 8, 128, 512, 1024, 2048, 4096, 8192)] == [
         8, 8, 8, 24, 64, 64, 128, 256
     ]  # fmt: skip
-    assert plan.form_of(1, 8, 288, 2048).quarters == 2
+    assert plan.form_of(2, 16, 288, 2048).quarters == 2
     assert [pairs(rows, 128) for rows in (1024, 8192)] == [24, 24]
     assert [pairs(rows, 256) for rows in (1024, 8192)] == [256, 256]
 

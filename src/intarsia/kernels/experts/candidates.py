@@ -1,8 +1,8 @@
 """The configurations that experts in tiles may run with; none of them touches a bit.
 
 Their shape is experts, inner width, width and experts a row; their formats are that of the codes, and whether
-block scales are expanded or compressed. Who adds a field or a legal value to `plan.Few` or `Many`
-adds it here.
+block scales are expanded or compressed. Who adds a field or a legal value to `plan.Few`, `Many` or
+`Single` adds it here.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from intarsia.kernels.experts import packed, plan
 from intarsia.kernels.experts.grouping import MOST_UNSORTED
-from intarsia.kernels.experts.plan import Few, Many
+from intarsia.kernels.experts.plan import Few, Many, Single
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.tuning import Configuration, Site, Tunable, offer
 
@@ -32,7 +32,8 @@ def refuse(site: Site) -> str:
 def default(site: Site) -> Configuration:
     """What runs where nothing was tuned, at the largest row count of the bucket."""
     experts, inner, width, top = site.shape
-    return plan.form_of(site.rows, site.rows * top, experts, min(inner, width))
+    compressed = site.formats[1] == SCALES[1]
+    return plan.form_of(site.rows, site.rows * top, experts, min(inner, width), compressed)
 
 
 def candidates(site: Site) -> tuple[Configuration, ...]:
@@ -43,6 +44,8 @@ def candidates(site: Site) -> tuple[Configuration, ...]:
 def _others(site: Site) -> Iterator[Configuration]:
     experts, inner, width, top = site.shape
     mean = site.rows * top / experts  # pairs of an expert
+    if site.rows == 1 and site.formats[1] == SCALES[0] and top <= MOST_UNSORTED:
+        yield from (Single(gate_up, down) for gate_up in (4, 8) for down in (4, 8))
     for form in plan.forms():
         if not mean / 4 <= form.pairs <= max(32, 4 * mean):
             continue

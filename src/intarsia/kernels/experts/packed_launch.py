@@ -1,5 +1,6 @@
 """The launches of experts in tiles: x and the choices in order, two products, and their weighted sum."""
 
+from math import gcd
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from intarsia.kernels.errors import KernelError
 from intarsia.kernels.experts import packed, plan
 from intarsia.kernels.experts.grouping import Groups, NoGroups
 from intarsia.kernels.experts.packed import PackedExperts
-from intarsia.kernels.experts.plan import Few, Form, Many
+from intarsia.kernels.experts.plan import Few, Form, Many, Single
 from intarsia.kernels.experts.resident import TILE
 from intarsia.kernels.router import Routing
 from intarsia.kernels.tuning import tuned
@@ -22,6 +23,7 @@ MOST_ROWS = 8192
 _OVERLAP_UP_TO = 128  # rows for which kernels start before the one before them has ended
 _COMBINE_SIZE = 512
 _EXPAND_SIZE = 1024
+_RELEASED = 0.5  # of gate and up rows' steps before the next product may begin: see `_single_product`
 _RESIDENT_REGISTERS = 128  # at most: compressed scales take a few more than four programs have
 
 
@@ -53,7 +55,10 @@ def takes_arranged(gate_up: PackedExperts, down: PackedExperts, rows: int, top: 
 
 def _form(gate_up: PackedExperts, down: PackedExperts, rows: int, top: int) -> Form:
     experts, width, inner = gate_up.shape[0], gate_up.shape[2], down.shape[2]
-    return tuned_form(gate_up, down, rows, top) or plan.form_of(rows, rows * top, experts, min(width, inner))
+    compressed = not isinstance(gate_up.scales, Tensor)
+    return tuned_form(gate_up, down, rows, top) or plan.form_of(
+        rows, rows * top, experts, min(width, inner), compressed
+    )
 
 
 def launch(
@@ -103,8 +108,15 @@ class Run:
         arranged: Tensor | None = None,
     ) -> None:
         """`arranged`: x in the order of products of few rows, where it is there already."""
-        from intarsia.kernels.experts import gluon_decode, gluon_prefill, triton_experts, triton_packing
+        from intarsia.kernels.experts import (
+            gluon_decode,
+            gluon_prefill,
+            gluon_single,
+            triton_experts,
+            triton_packing,
+        )
 
+        self.one_row = gluon_single.one_row
         self.few_rows, self.many_rows = gluon_decode.few_rows, gluon_prefill.many_rows
         self.wait_first, self.wait_for_x = gluon_decode.WAIT_FIRST.value, gluon_decode.WAIT_FOR_X.value
         self.combine_rows, self.expand_scales = triton_experts.combine, triton_packing.expand_scales
@@ -127,10 +139,10 @@ class Run:
         return parts
 
     def group(self, x: Tensor) -> None:
-        many = isinstance(self.form, Many)
-        experts, each = self.gate_up.shape[0], self.form.pairs
+        experts = self.gate_up.shape[0]
         self.groups: Groups | NoGroups
-        if self.sorted:
+        if self.sorted and not isinstance(self.form, Single):
+            many, each = isinstance(self.form, Many), self.form.pairs
             self.groups = Groups(x, self.chosen, experts, each, many=many, overlap=self.overlap)
         else:
             self.groups = NoGroups(x, self.chosen, overlap=self.overlap, arranged=self.arranged)
@@ -152,30 +164,61 @@ class Run:
 
     def product(self, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
         """Gate and up rows: SwiGLU [pairs, I] in places of the order; else rows [pairs, D] of pairs."""
+        if isinstance(self.form, Single):
+            self._single_product(self.form, x, weight, out)
+        else:
+            self._product_of_blocks(self.form, x, weight, out)
+
+    def _product_of_blocks(self, form: Few | Many, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
         _, n, k = weight.shape
         common: dict[str, Any] = {
             "N": n,
             "K": k,
             "PARTS": weight.global_scales.shape[1],
             "GATED": weight.gated,
-            "QUARTERS": self.form.quarters,
-            "DEPTH": min(self.form.depth, k // TILE),
+            "QUARTERS": form.quarters,
+            "DEPTH": min(form.depth, k // TILE),
         }
         codes = weight.codes.view(torch.int32)
         lists, blocks = self.groups.lists, self.groups.blocks
         rest = (out, self.limit)
-        if isinstance(self.form, Few):
+        if isinstance(form, Few):
             count = plan.programs(self.pairs, blocks, weight.shape[0]) if self.sorted else blocks
             operands = (x.view(torch.int32), codes, *_scales_of(weight), weight.global_scales, *lists, blocks)
             options = self._few_options(weight) | {"ONCE": count == blocks}
-            self.few_rows[(n // (32 * self.form.quarters), count)](*operands, *rest, **common, **options)
+            self.few_rows[(n // (32 * form.quarters), count)](*operands, *rest, **common, **options)
         else:
-            grid = (n // (64 * self.form.quarters), blocks)
+            grid = (n // (64 * form.quarters), blocks)
             many = (*_descriptors(x), codes, self._plain_scales(weight), weight.global_scales, *lists)
-            options = {"WIDTHS": (*self.form.narrower, self.form.pairs), "STAGES": self.form.stages}
-            if self.form.registers:
-                options["maxnreg"] = self.form.registers
+            options = {"WIDTHS": (*form.narrower, form.pairs), "STAGES": form.stages}
+            if form.registers:
+                options["maxnreg"] = form.registers
             self.many_rows[grid](*many, *rest, **common, **options, num_warps=8)
+
+    def _single_product(self, form: Single, x: Tensor, weight: PackedExperts, out: Tensor) -> None:
+        """Programs of the next product that begin with this one take the room on multiprocessors that the
+        shared expert's need beside it; later ones have their first weights in time too.
+        """
+        _, n, k = weight.shape
+        codes, scales = weight.codes.view(torch.int32), self._plain_scales(weight)
+        depth = gcd(form.gate_up if weight.gated else form.down, k // TILE)
+        self.one_row[(n // 64, self.pairs)](
+            x.view(torch.int32),
+            codes,
+            scales,
+            weight.global_scales,
+            self.chosen,
+            out,
+            self.limit,
+            N=n,
+            K=k,
+            PARTS=weight.global_scales.shape[1],
+            GATED=weight.gated,
+            DEPTH=depth,
+            RELEASE=int(k // TILE * _RELEASED) // depth * depth,
+            num_warps=4,
+            **begun_early(self.overlap),
+        )
 
     def _few_options(self, weight: PackedExperts) -> dict[str, Any]:
         form = cast(Few, self.form)

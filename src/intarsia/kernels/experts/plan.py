@@ -45,12 +45,22 @@ class Many:
     registers: int | None = None
 
 
-Form = Few | Many
+@dataclass(frozen=True, slots=True)
+class Single:
+    """gluon_single.one_row, of one row and scales that are not compressed: the most steps of weights in
+    flight, of gate and up rows and of down rows.
+    """
+
+    gate_up: int
+    down: int
+
+
+Form = Few | Many | Single
 
 # By rows, then by the mean number of pairs an expert: where a block's time times the blocks that an expert
 # needs on average crosses the next form's, from times measured at 1 to 8,192 rows of GLM-5.3-Flash.
 _ONE_ROW = Few(pairs=8, quarters=2, depth=4, early_x=True, passing=True, lists=False)
-_FORMS: tuple[tuple[float, Form], ...] = (
+_FORMS: tuple[tuple[float, Few | Many], ...] = (
     (5, Few(pairs=8, quarters=4, depth=2, early_x=True, lists=False)),
     (17, Few(pairs=24, quarters=4, depth=2, early_x=False, registers=128)),
     (66, Many(pairs=64, quarters=2, stages=3, depth=2, narrower=(32,), registers=128)),
@@ -61,17 +71,20 @@ _FORMS: tuple[tuple[float, Form], ...] = (
 # rows: up to which number of pairs an expert.
 _NARROW, _NARROW_MEAN = 1024, 0.5
 _ONE_NARROW_ROW = replace(_ONE_ROW, registers=128)
+_SINGLE, _NARROW_SINGLE = Single(gate_up=4, down=4), Single(gate_up=8, down=4)
 
 
-def forms() -> tuple[Form, ...]:
-    """All that run where nothing was tuned."""
+def forms() -> tuple[Few | Many, ...]:
+    """All that run where nothing was tuned, of those for any number of rows."""
     return _ONE_ROW, _ONE_NARROW_ROW, *(form for _, form in _FORMS)
 
 
-def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
-    """The kernel of a step; `width` is the smaller number of columns."""
+def form_of(rows: int, pairs: int, experts: int, width: int, compressed: bool = False) -> Form:
+    """The kernel of a step; `width` is the smaller number of columns, and scales may be `compressed`."""
     mean = pairs / experts
     narrow = width <= _NARROW
+    if rows == 1 and not compressed and pairs <= MOST_UNSORTED:
+        return _NARROW_SINGLE if narrow else _SINGLE
     if rows <= 2:
         return _ONE_NARROW_ROW if narrow else _ONE_ROW
     if narrow and mean <= _NARROW_MEAN:
@@ -82,7 +95,7 @@ def form_of(rows: int, pairs: int, experts: int, width: int) -> Form:
 
 def needs_lists(form: Form, pairs: int) -> bool:
     """Whether pairs are sorted into blocks before the products."""
-    return isinstance(form, Many) or form.lists or pairs > MOST_UNSORTED
+    return isinstance(form, Many) or pairs > MOST_UNSORTED or (isinstance(form, Few) and form.lists)
 
 
 def programs(pairs: int, blocks: int, experts: int) -> int:
