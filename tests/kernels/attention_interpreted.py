@@ -108,12 +108,15 @@ def heads_case(dtype: torch.dtype, name: str = "BF16") -> float:
     kv_b = formats.get(name).encode(randn(heads * (key + value), latent, seed=1))
     wide = formats.get(name).decode(kv_b, torch.float32)
     q, latents = randn(17, heads, key, seed=2).to(dtype), randn(17, heads, latent, seed=3).to(dtype)
-    absorbed = products.absorb(q, kv_b, key, value)
-    expanded = products.expand(latents, kv_b, key, value)
-    return max(
-        error(absorbed, reference.absorb_keys(q.float(), wide, key, value)),
-        error(expanded, reference.expand_values(latents.float(), wide, key, value)),
-    )
+    errors = []
+    for rows in (17, 5):
+        absorbed = products.absorb(q[:rows], kv_b, key, value)
+        expanded = products.expand(latents[:rows], kv_b, key, value)
+        errors += [
+            error(absorbed, reference.absorb_keys(q[:rows].float(), wide, key, value)),
+            error(expanded, reference.expand_values(latents[:rows].float(), wide, key, value)),
+        ]
+    return max(errors)
 
 
 def scores_case(dtype: torch.dtype) -> float:

@@ -6,7 +6,15 @@ from torch import Tensor
 
 from intarsia import formats
 from intarsia.kernels import choice, device
-from intarsia.kernels.mla import encode_latents, entry, products, reference
+from intarsia.kernels.mla import (
+    attend,
+    attend_values,
+    encode_latents,
+    entry,
+    expand_values,
+    products,
+    reference,
+)
 from intarsia.kernels.mla import launch as mla
 from intarsia.kernels.rows import Rows
 from tests.kernels.latent_cases import (
@@ -143,6 +151,41 @@ def test_bits_of_an_attended_row_are_its_own(form, name, dtype):
     assert not wrong
 
 
+@pytest.mark.parametrize(("heads", "slots"), [(32, SLOTS), (96, SLOTS), (16, 1100), (64, 67), (64, 3)])
+def test_few_rows_have_the_bits_of_many(heads, slots, monkeypatch):
+    """By scores and sums in two kernels, whether the selection may be read early or not."""
+    rows = step((0, 99, 1, True), (1, 2049, 2, True), (2, 0, 1, True), (3, 5000, 3, True))
+    selected, cache = selection(rows, slots), cache_of(torch.bfloat16)
+    q = (0.3 * gpu(rows.tokens.shape[0], heads, LATENT, seed=4)).bfloat16()
+    monkeypatch.setattr(mla, "_FEW_ROWS", 0)
+    many = mla.attend(q, cache, selected, rows, KEY**-0.5, name="gluon")
+    monkeypatch.setattr(mla, "_FEW_ROWS", 64)
+    for early in (True, False):
+        assert torch.equal(mla.attend(q, cache, selected, rows, KEY**-0.5, name="gluon", early=early), many)
+
+
+@pytest.mark.parametrize("heads", [32, 64])
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 16])
+def test_attended_values_have_the_bits_of_two_steps(count, heads):
+    parts = (0, 2049, min(count, 2), True), (1, 99, max(0, count - 2) // 2, True)
+    rows = step(*parts)
+    rows = Rows(
+        rows.tokens[:count],
+        rows.positions[:count],
+        rows.streams[:count],
+        rows.starts,
+        rows.page_table,
+        rows.recurrent_segments,
+    )
+    selected, cache = selection(rows), cache_of(torch.bfloat16)
+    q = (0.3 * gpu(count, heads, LATENT, seed=4)).bfloat16()
+    kv_b = (gpu(heads * (KEY + VALUE), LATENT, seed=1) * LATENT**-0.5).bfloat16()
+    case = q, cache, selected, rows, KEY**-0.5
+    expected = expand_values(attend(*case), kv_b, KEY, VALUE)
+    assert (expected[int(rows.starts[-1]) :] == 0).all()
+    assert torch.equal(attend_values(*case, kv_b, KEY, VALUE), expected)
+
+
 @pytest.mark.parametrize("name", ["gluon", "triton"])
 def test_rows_in_parts_have_the_same_bits(name, monkeypatch):
     """A recurrent segment of many rows, as the MTP layer's captured steps have it, and a prompt behind it."""
@@ -225,8 +268,6 @@ def test_the_table_takes_the_kernel_for_hopper_and_the_reference_agrees():
     rows = step(*MIXED)
     selected, cache = selection(rows), cache_of(torch.bfloat16).nan_to_num(0.0)
     q = (0.3 * gpu(16, HEADS, LATENT, seed=4)).bfloat16()
-    from intarsia.kernels.mla import attend
-
     expected = reference.attend(q, cache, selected, rows, KEY**-0.5)
     torch.testing.assert_close(attend(q, cache, selected, rows, KEY**-0.5), expected, rtol=1e-2, atol=1e-2)
     case = choice.Case("attend", ("BF16",), q.dtype, q.device, (LATENT,))

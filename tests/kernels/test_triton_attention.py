@@ -98,6 +98,20 @@ def test_attention_for_hopper_compiles(compiled):
         assert used["LDG"] <= 24
 
 
+def test_attention_of_few_rows_for_hopper_compiles(compiled):
+    from intarsia.kernels.mla import gluon_few, launch, triton_attend
+
+    scores, sums = compiled(gluon_few, "score_latents", "sum_ranges")
+    compiled(triton_attend, "add_ranges")
+    case = numbers(1, HEADS, LATENT), numbers(9, PAGE, LATENT), numbers(1, SLOTS, dtype=torch.int32)
+    for early in (True, False):
+        launch.attend(*case, meta_rows(1, 1, 1), KEY**-0.5, name="gluon", early=early)
+    for kernel in (*scores.built, *sums.built):
+        assert usage(kernel)["stack"] == 0
+    assert used_by(scores)["HGMMA"] == 32
+    assert used_by(sums)["HGMMA"] == 4
+
+
 def test_latents_in_fp8_compile(compiled):
     from intarsia.kernels.mla import launch, triton_attend
 
@@ -108,7 +122,7 @@ def test_latents_in_fp8_compile(compiled):
     assert [len(kernel.built) for kernel in kernels] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("rows", [16, 1024])
+@pytest.mark.parametrize("rows", [64, 1024])
 def test_products_of_heads_compile_to_tensor_core_code(compiled, rows):
     from intarsia.kernels.mla import products, triton_heads
 
@@ -120,6 +134,22 @@ def test_products_of_heads_compile_to_tensor_core_code(compiled, rows):
         used = used_by(kernel)
         assert used["stack"] == 0
         assert used.get("HGMMA", 0) + used.get("HMMA", 0) > 0
+
+
+def test_products_of_heads_for_few_rows_compile(compiled):
+    from intarsia.kernels.mla import launch, products, triton_heads_few
+
+    kernels = compiled(triton_heads_few, "absorb_few", "expand_few")
+    kv_b = numbers(HEADS * (KEY + VALUE), LATENT)
+    products.absorb(numbers(16, HEADS, KEY), kv_b, KEY, VALUE)
+    products.expand(numbers(16, HEADS, LATENT), kv_b, KEY, VALUE)
+    parts = [numbers(2, HEADS, 8, width, dtype=torch.float32) for width in (LATENT, 2)]
+    ranges = launch.Ranges(*parts, meta_rows(2, 2, 2))
+    products.expand_ranges(ranges, torch.bfloat16, kv_b, KEY, VALUE)
+    for built in (built for kernel in kernels for built in kernel.built):
+        used = usage(built)
+        assert used["stack"] == 0
+        assert used["HMMA"] >= 16
 
 
 @pytest.mark.parametrize("cache", [torch.bfloat16, torch.float8_e4m3fn])

@@ -13,7 +13,7 @@ from intarsia.evidence.kernels.caches import PAGE, POOL_PAGES, Caches
 from intarsia.kernels import choice
 from intarsia.kernels.indexer import choose_tokens, selected_width
 from intarsia.kernels.indexer import launch as indexer
-from intarsia.kernels.mla import absorb_keys, attend, enter_rows, expand_values
+from intarsia.kernels.mla import absorb_keys, attend, attend_values, enter_rows, expand_values
 from intarsia.kernels.rows import Rows
 
 ROWS, MOST_ROWS = (1, 8, 32), 64
@@ -77,8 +77,8 @@ class _Mla:
             enter_rows(latents, keys, step)
             selected = choose_tokens(queries, weights, self.caches.pooled, step, top, group)
             absorbed = absorb_keys(q, kv_b, key, value, settled=True)
-            attended = attend(absorbed, self.caches.latents, selected, step, key**-0.5)
-            return expand_values(attended, kv_b, key, value)
+            attended = absorbed, self.caches.latents, selected, step, key**-0.5
+            return attend_values(*attended, kv_b, key, value)
 
         steps = self._steps(rows, context, prompt)
         self._add(

@@ -16,8 +16,8 @@ _POOLS, _WIDE_POOLS = 128, 32
 _FEW_ROWS, _FEW_BLOCK, _ROW_BLOCK, _ENOUGH_PROGRAMS = 64, 4, 16, 1056
 # Scores in memory at once: 128 MiB. A step of more rows over a long window is done in parts.
 _SCORES = 1 << 25
-# Pools that one program chooses from, in registers; and the smaller count where a row sees no more.
-_CHUNK, _SMALL_CHUNK, _WARPS = 8192, 2048, 8
+# Pools that one program chooses from, in registers; and a smaller count where a row sees no more.
+_CHUNK, _MIDDLE_CHUNK, _WARPS = 8192, 2048, 8
 
 
 def refuse(case: Case) -> str:
@@ -134,10 +134,11 @@ def launch_selection(
         "num_warps": _WARPS,
         **overlapped(size),
     }
-    least = max(power_of_two(2 * kept), min(chunk, _SMALL_CHUNK))
+    small = power_of_two(2 * kept)
+    sizes = {"SMALL": small, "MIDDLE": max(small, min(chunk, _MIDDLE_CHUNK))}
     with on_device_of(scores):
         kernels.select_chunks[(chunks, size)](
-            scores, positions, streams, selected, *lists, first, pools, LEAST=least, **constants
+            scores, positions, streams, selected, *lists, first, pools, **sizes, **constants
         )
         if chunks > 1:
             kernels.select_kept[(size,)](

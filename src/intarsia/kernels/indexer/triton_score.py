@@ -69,6 +69,7 @@ def score_tiles(
         keys = tl.load(cache + place[:, None] * D + c[None, :], mask=there[:, None], other=0.0).to(OPERAND)
         if OVERLAP:
             gdc_wait()
+            gdc_launch_dependents()
         for pair in tl.range(0, tl.cdiv(end - first, 2), num_stages=STAGES):
             row = first + 2 * pair
             own = tl.minimum(row + h // H, end - 1).to(tl.int64) * H + h % H

@@ -2,8 +2,9 @@
 """The best pools of a row, exactly: of equal scores those with the lowest number; then their tokens.
 
 Scores become integers in the same order. The largest number that at least KEEP of them reach is found by
-narrowing the range between the lowest and the highest, each time by counting all; it ends early when exactly
-KEEP reach it. Those above it are kept, and of those equal to it the first, in the order of their numbers.
+narrowing the range between the lowest and the highest, each time to about a third by counting all; it ends
+early when exactly KEEP reach it. Those above it are kept, and of those equal to it the first, in the order of
+their numbers.
 
 A row sees few pools, or one chunk of them, or several: several chunks leave their best to a second kernel,
 which chooses among those. That changes nothing, since a pool among the best of all is among the best of its
@@ -26,51 +27,62 @@ def ordered(score):
 
 
 @triton.jit
-def between(low, high, reached, passed, KEEP: tl.constexpr):
-    """A guess from low + 1 to high at the number that KEEP reach, if `reached` reach `low` and `passed` are
-    above `high`, and their logarithm falls evenly.
+def bounds(low, high, count, other_low, other_high, other_count):
+    return tl.minimum(low, other_low), tl.maximum(high, other_high), count + other_count
+
+
+@triton.jit
+def cut(low, high, turn, PART: tl.constexpr):
+    """The number from low + 1 to high at PART thirds of the way: between their scores, or at times between
+    the numbers themselves, which ends a search among scores of any size.
     """
     first = tl.where(low < 0, low ^ 0x7FFFFFFF, low).to(tl.float32, bitcast=True)
     last = tl.where(high < 0, high ^ 0x7FFFFFFF, high).to(tl.float32, bitcast=True)
-    most = tl.log2(reached.to(tl.float32))
-    least = tl.log2(tl.maximum(passed.to(tl.float32), 0.5))
-    share = (most - tl.log2(KEEP + 0.0)) / (most - least)
-    guess = ordered(first + (last - first) * share)
-    return tl.minimum(tl.maximum(guess, low + 1), high)
+    even = ordered(first + (last - first) * (PART / 3.0))
+    way = (high - low).to(tl.uint32, bitcast=True) // 3 * PART
+    number = low + way.to(tl.int32, bitcast=True)
+    return tl.minimum(tl.maximum(tl.where(turn % 4 == 3, number, even), low + 1), high)
+
+
+@triton.jit
+def narrowed(low, high, reached, passed, middle, count, KEEP: tl.constexpr):
+    """The bounds, and how many reach `low` and are above `high`, where `count` reach `middle`."""
+    enough = count >= KEEP
+    below = (count < KEEP) & (middle <= high)
+    low, reached = tl.where(enough, middle, low), tl.where(enough, count, reached)
+    return low, tl.where(below, middle - 1, high), reached, tl.where(below, count, passed)
 
 
 @triton.jit
 def best(key, KEEP: tl.constexpr):
-    """Which of `key` are among the KEEP largest that are not NONE, and how many of those come before each."""
+    """Which of `key` are among the KEEP largest that are not NONE, how many of those come before each, and
+    how many they are.
+    """
     there = key != NONE
-    low = tl.min(tl.where(there, key, 2**31 - 1), 0)
-    high = tl.max(key, 0)
-    reached = tl.sum(there.to(tl.int32), 0)
+    lowest = tl.where(there, key, 2**31 - 1)
+    low, high, reached = tl.reduce((lowest, key, there.to(tl.int32)), 0, bounds)
+    found = tl.minimum(reached, KEEP)
     passed = reached * 0
     if reached <= KEEP:
         high = low
     turn = passed
     while low < high:
-        # By halving, a search ends; by guessing, it mostly ends soon.
-        middle = (low | high) - ((low ^ high) >> 1)
-        if turn % 2 == 0:
-            middle = between(low, high, reached, passed, KEEP)
-        count = tl.sum((key >= middle).to(tl.int32), 0)
-        if count >= KEEP:
-            low = middle
-            reached = count
-            high = tl.where(count == KEEP, middle, high)
-        else:
-            high = middle - 1
-            passed = count
+        a, b = cut(low, high, turn, 1), cut(low, high, turn, 2)
+        # Two counts in a word.
+        counts = tl.sum((key >= a).to(tl.int32) | ((key >= b).to(tl.int32) << 16), 0)
+        low, high, reached, passed = narrowed(low, high, reached, passed, a, counts & 0xFFFF, KEEP)
+        low, high, reached, passed = narrowed(low, high, reached, passed, b, counts >> 16, KEEP)
+        if reached == KEEP:
+            high = low
         turn += 1
     above = (key > low) & there
     equal = (key == low) & there
-    missing = KEEP - tl.sum(above.to(tl.int32), 0)
+    # Where just KEEP reach `low` it does not matter how many of them are above it.
+    missing = KEEP - passed
     counts = tl.cumsum(above.to(tl.int32) | (equal.to(tl.int32) << 16), 0)
     up_to = counts >> 16
     chosen = above | (equal & (up_to <= missing))
-    return chosen, (counts & 0xFFFF) + tl.minimum(up_to, missing) - 1
+    return chosen, (counts & 0xFFFF) + tl.minimum(up_to, missing) - 1, found
 
 
 @triton.jit
@@ -104,12 +116,13 @@ def select_chunks(
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
-    LEAST: tl.constexpr,
+    SMALL: tl.constexpr,
+    MIDDLE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """scores float32 [rows, width] of the rows from `base` on; selected int32 [R, TOP + GROUP - 1]; kept
-    int32 [rows, CHUNKS, TOP / GROUP]. Rows that see one chunk are done. The grid is [CHUNKS, rows]; LEAST: up
-    to so many pools are dealt with by code for no more.
+    int32 [rows, CHUNKS, TOP / GROUP]. Rows that see one chunk are done. The grid is [CHUNKS, rows]; up to
+    SMALL and MIDDLE pools are dealt with by code for no more.
     """
     KEEP: tl.constexpr = TOP // GROUP
     chunk = tl.program_id(0)
@@ -135,22 +148,25 @@ def select_chunks(
         return
     if chunk * CHUNK >= seen:
         return
-    if seen <= LEAST:
-        choose_pools(scores, line, width, seen, 0, position, target, TOP, TOP_SIZE, GROUP, LEAST)
-    elif CHUNKS == 1 or seen <= CHUNK:
+    if seen <= SMALL:
+        choose_pools(scores, line, width, seen, 0, position, target, TOP, TOP_SIZE, GROUP, SMALL)
+        return
+    if MIDDLE > SMALL and seen <= MIDDLE:
+        choose_pools(scores, line, width, seen, 0, position, target, TOP, TOP_SIZE, GROUP, MIDDLE)
+        return
+    if CHUNKS == 1 or seen <= CHUNK:
         choose_pools(scores, line, width, seen, 0, position, target, TOP, TOP_SIZE, GROUP, CHUNK)
     else:
         pool = chunk * CHUNK + tl.arange(0, CHUNK)
         score = tl.load(scores + line * width + pool, mask=pool < seen, other=-float("inf"))
         key = ordered(score)
-        chosen, at = best(key, KEEP)
+        chosen, at, found = best(key, KEEP)
         kept = (line * CHUNKS + chunk) * KEEP
         tl.store(kept_pools + kept + at, pool, mask=chosen)
         tl.store(kept_keys + kept + at, key, mask=chosen)
-        count = tl.sum(chosen.to(tl.int32), 0)
         slot = tl.arange(0, TOP_SIZE)
         tl.store(
-            kept_keys + kept + slot, tl.full([TOP_SIZE], NONE, tl.int32), mask=(slot >= count) & (slot < KEEP)
+            kept_keys + kept + slot, tl.full([TOP_SIZE], NONE, tl.int32), mask=(slot >= found) & (slot < KEEP)
         )
 
 
@@ -170,9 +186,9 @@ def choose_pools(
 ):
     pool = first + tl.arange(0, SIZE)
     score = tl.load(scores + line * width + pool, mask=pool < seen, other=-float("inf"))
-    chosen, at = best(ordered(score), TOP // GROUP)
+    chosen, at, found = best(ordered(score), TOP // GROUP)
     write_tokens(target, pool, at, chosen, GROUP)
-    write_rest(target, tl.sum(chosen.to(tl.int32), 0) * GROUP, position, TOP, TOP_SIZE, GROUP)
+    write_rest(target, found * GROUP, position, TOP, TOP_SIZE, GROUP)
 
 
 @triton.jit(do_not_specialize=["base"])
@@ -207,8 +223,8 @@ def select_kept(
     slot = tl.arange(0, SIZE)
     there = (slot // KEEP * CHUNK < seen) & (slot < CHUNKS * KEEP)
     key = tl.load(kept_keys + line * CHUNKS * KEEP + slot, mask=there, other=NONE)
-    chosen, at = best(key, KEEP)
+    chosen, at, found = best(key, KEEP)
     pool = tl.load(kept_pools + line * CHUNKS * KEEP + slot, mask=chosen, other=0)
     target = selected + row * (TOP + GROUP - 1)
     write_tokens(target, pool, at, chosen, GROUP)
-    write_rest(target, tl.sum(chosen.to(tl.int32), 0) * GROUP, position, TOP, TOP_SIZE, GROUP)
+    write_rest(target, found * GROUP, position, TOP, TOP_SIZE, GROUP)

@@ -32,7 +32,16 @@ def places_of(table, position, PAGE: gl.constexpr):
 
 @gluon.jit
 def keep_places(
-    places, chosen, table, first, end, slots, MAIN: gl.constexpr, SIZE: gl.constexpr, PAGE: gl.constexpr
+    places,
+    chosen,
+    table,
+    first,
+    end,
+    slots,
+    MAIN: gl.constexpr,
+    SIZE: gl.constexpr,
+    PAGE: gl.constexpr,
+    NUM_WARPS: gl.constexpr,
 ):
     """Put places of latents into shared memory [2 SIZE, TB]: those of SIZE tiles from tile `first` on, as far
     as slot `end`, and of the tile from slot MAIN on after them. How many tiles reach to the last position,
@@ -40,7 +49,7 @@ def keep_places(
 
     Once for all tiles: their reads are on their way together, and a tile's copy waits for none of them.
     """
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [NUM_WARPS], [0])
     inside = gl.arange(0, SIZE * TB, layout=LINE)
     position = gl.load(chosen + first * TB + inside, mask=first * TB + inside < end, other=-1)
     slot = MAIN + gl.arange(0, TB, layout=LINE)
@@ -136,7 +145,7 @@ def attend_tiles(
     for split in range(begin, gl.minimum(begin + run, SPLITS)):
         first = split * EACH
         limit = gl.minimum(gl.minimum(slots, MAIN), (first + EACH) * TB)
-        main, tail = keep_places(places, chosen, table, first, limit, slots, MAIN, EACH_SIZE, PAGE)
+        main, tail = keep_places(places, chosen, table, first, limit, slots, MAIN, EACH_SIZE, PAGE, WARPS)
         count = main + tail * (split == SPLITS - 1).to(gl.int32)
         gl.thread_barrier()
         tile = gl.where(main > 0, 0, EACH_SIZE)

@@ -16,6 +16,9 @@ _TILE, _WIDE_TILE, _RANGE_TILES = 64, 16, 4
 _RANGE_HEADS = ((4, 16, 4), (None, 32, 4))
 _ROW_HEADS, _WIDE_HEADS = 64, 16
 _ROWS_AT_ONCE = 128  # rows in the recurrent form whose ranges exist at once: 1 MiB each at 64 heads of 512
+# Up to so many rows scores and sums are two kernels. Tokens of a program of scores; and up to so many rows,
+# columns of a program of sums.
+_FEW_ROWS, _SCORED, _COLUMNS = 4, 32, ((2, 64), (None, 128))
 _PROGRAMS = 132  # that an H200 runs at once if they fill its shared memory; more ranges than that share one
 
 
@@ -38,6 +41,17 @@ def refuse_gluon(case: Case) -> str:
 
 offer("attend", refuse_rows)
 offer("attend", refuse_gluon, GLUON)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of rows in the recurrent form before they are added: parts float32 [R, H, ranges, L] and
+    statistics float32 [R, H, ranges, 2], as the kernels have them.
+    """
+
+    parts: Tensor
+    stats: Tensor
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,12 @@ class _Attention:
         return _WIDE_HEADS if wide(self.q.dtype) else min(most, max(16, power_of_two(self.q.shape[1])))
 
     @property
+    def ranges(self) -> tuple[int, int]:
+        """How many there are, and tiles of one."""
+        splits = max(1, (self.tiles - 1) // _RANGE_TILES)
+        return splits, max(1, -(-(self.tiles - 1) // splits))
+
+    @property
     def constants(self) -> dict[str, int | bool]:
         full = wide(self.q.dtype)
         _, heads, latent = self.q.shape
@@ -112,19 +132,46 @@ def attend(
     return out
 
 
+def apart(name: str, q: Tensor, rows: Rows) -> bool:
+    """Whether kernels of that name may leave ranges for whoever expands values: rows are few, and all of them
+    in the recurrent form.
+    """
+    recurrent = rows.recurrent_segments == rows.starts.shape[0] - 1
+    return name == GLUON and q.shape[0] <= _FEW_ROWS and recurrent
+
+
+def attend_apart(
+    q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float, *, early: bool = True
+) -> Ranges:
+    """`attend` without the last launch, where `apart` allows it."""
+    q, selected = q.contiguous(), selected.contiguous()
+    case = _Attention(GLUON, q, cache, None, selected, rows, scale * LOG2_E, early)
+    parts, stats = _parts(case, q.shape[0])
+    with on_device_of(q):
+        _attend_few(case, (parts, stats))
+    return Ranges(parts, stats, rows)
+
+
+def _parts(case: _Attention, rows: int) -> tuple[Tensor, Tensor]:
+    _, heads, latent = case.q.shape
+    shape = rows, heads, case.ranges[0]
+    parts = torch.empty(*shape, latent, dtype=torch.float32, device=case.q.device)
+    return parts, torch.empty(*shape, 2, dtype=torch.float32, device=case.q.device)
+
+
 def _attend_ranges(case: _Attention, out: Tensor, *, alone: bool) -> None:
     """Rows in the recurrent form, which are all rows that are real if `alone`. They may be any of the first
     rows: the host does not know how many, and what lies between the two kernels is bounded by taking parts.
     """
-    rows, heads, latent = out.shape
-    splits = max(1, (case.tiles - 1) // _RANGE_TILES)
-    each = max(1, -(-(case.tiles - 1) // splits))
+    rows = out.shape[0]
+    splits, each = case.ranges
     most = min(rows, _ROWS_AT_ONCE)
-    parts = torch.empty(most, heads, splits, latent, dtype=torch.float32, device=out.device)
-    stats = torch.empty(most, heads, splits, 2, dtype=torch.float32, device=out.device)
+    parts, stats = _parts(case, most)
     for base in range(0, rows, most):
         count = min(most, rows - base)
-        if case.name == GLUON:
+        if case.name == GLUON and rows <= _FEW_ROWS:
+            _attend_few(case, (parts, stats))
+        elif case.name == GLUON:
             _attend_tiles(case, out, (parts, stats), (splits, each), base, count)
         else:
             _attend_ranges_plainly(case, (parts, stats), (splits, each), base, count)
@@ -244,5 +291,52 @@ def _attend_tiles(
         PROMPT=prompt,
         EARLY=case.early,
         num_warps=8,
+        **case.overlapped,
+    )
+
+
+def _attend_few(case: _Attention, partial: tuple[Tensor, Tensor]) -> None:
+    """The same ranges, of all rows."""
+    from intarsia.kernels.mla import gluon_few as kernels
+
+    splits, each = case.ranges
+    rows, heads, latent = case.q.shape
+    blocks = -(-heads // _ROW_HEADS)
+    slots = case.tiles * _TILE
+    columns = next(columns for most, columns in _COLUMNS if most is None or rows <= most)
+    scores = torch.empty(rows, blocks, _ROW_HEADS, slots, dtype=torch.float32, device=case.q.device)
+    q, cache, _, selected, *where = case.tensors
+    recurrent = case.rows.recurrent_segments
+    factor, width = case.numbers
+    constants = {"H": heads, "L": latent, "PAGE": case.cache.shape[1], "TILES": case.tiles, "num_warps": 4}
+    kernels.score_latents[(slots // _SCORED, blocks, rows)](
+        q,
+        cache,
+        selected,
+        *where,
+        scores,
+        factor,
+        width,
+        recurrent,
+        case.slots,
+        PB=_SCORED,
+        EARLY=case.early,
+        **constants,
+        **case.overlapped,
+    )
+    kernels.sum_ranges[(splits * latent // columns, blocks, rows)](
+        scores,
+        cache,
+        selected,
+        *where,
+        *partial,
+        width,
+        recurrent,
+        case.slots,
+        EACH=each,
+        EACH_SIZE=power_of_two(each),
+        SPLITS=splits,
+        C=columns,
+        **constants,
         **case.overlapped,
     )

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
-from intarsia.kernels.device import byte_view, on_device_of, overlapped, wide
-from intarsia.kernels.mla.launch import refuse_rows
+from intarsia.kernels.device import byte_view, interpreting, on_device_of, overlapped, wide
+from intarsia.kernels.mla.launch import Ranges, refuse_rows
 from intarsia.kernels.weights import Weight
 
 FORMATS = ("BF16", "F32", "MXFP8")
@@ -17,6 +17,8 @@ _WIDE_PRODUCTS = ((None, 16, 64, 4),)
 _DECODED_PRODUCTS = ((None, 64, 128, 4),)
 _STEP, _STAGES = 64, 4  # columns of a step and steps in flight; the first is part of the order of additions
 _WIDE_STEP, _WIDE_STAGES = 32, 2
+# Up to so many rows weights are there before the rows. Columns of latents, or of values, of a program; warps.
+_FEW_ROWS, _FEW_LATENTS, _FEW_VALUES = 16, (128, 8), (64, 4)
 
 
 def refuse(case: Case) -> str:
@@ -41,6 +43,8 @@ def absorb(q: Tensor, kv_b: Weight, key: int, value: int, *, settled: bool = Fal
     matrix, scales = _tensors(kv_b)
     rows, heads, _ = q.shape
     latent = matrix.shape[1]
+    if weights_first(kv_b, q.dtype, rows):
+        return _absorb_few(q, matrix, key, value, settled=settled)
     out = torch.empty(rows, heads, latent, dtype=q.dtype, device=q.device)
     tokens, block, warps, step, stages, full = _product_shape(q.dtype, matrix.dtype, rows)
     block = min(block, latent)
@@ -74,6 +78,10 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
 
     matrix, scales = _tensors(kv_b)
     rows, heads, latent = latents.shape
+    if weights_first(kv_b, latents.dtype, rows):
+        out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
+        _expand_few(latents, None, matrix, out, key, value)
+        return out
     out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
     tokens, block, warps, step, stages, full = _product_shape(latents.dtype, matrix.dtype, rows)
     block = min(block if tokens > 16 else 64, value)
@@ -97,6 +105,79 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
             **overlapped(rows),
         )
     return out
+
+
+def expand_ranges(ranges: Ranges, dtype: torch.dtype, kv_b: Weight, key: int, value: int) -> Tensor:
+    """`expand` of what ranges give together, rounded to `dtype`; see `weights_first`."""
+    rows, heads = ranges.parts.shape[:2]
+    out = torch.empty(rows, heads * value, dtype=dtype, device=ranges.parts.device)
+    _expand_few(ranges.parts, ranges, _tensors(kv_b)[0], out, key, value)
+    return out
+
+
+def weights_first(kv_b: Weight, dtype: torch.dtype, rows: int) -> bool:
+    """Whether products of so many rows have weights ready before what they multiply is."""
+    matrix, scales = _tensors(kv_b)
+    return rows <= _FEW_ROWS and scales is None and (interpreting() or not wide(dtype, matrix.dtype))
+
+
+def _absorb_few(q: Tensor, matrix: Tensor, key: int, value: int, *, settled: bool) -> Tensor:
+    from intarsia.kernels.mla import triton_heads_few as kernels
+
+    rows, heads, _ = q.shape
+    latent = matrix.shape[1]
+    out = torch.empty(rows, heads, latent, dtype=q.dtype, device=q.device)
+    block, warps = _FEW_LATENTS
+    block = min(block, latent)
+    with on_device_of(q):
+        kernels.absorb_few[(latent // block, heads)](
+            q,
+            matrix,
+            out,
+            rows,
+            q.stride(0),
+            H=heads,
+            K=key,
+            V=value,
+            L=latent,
+            LB=block,
+            WIDE=wide(q.dtype, matrix.dtype),
+            num_warps=warps,
+            SETTLED=settled,
+            **overlapped(rows),
+        )
+    return out
+
+
+def _expand_few(
+    latents: Tensor, ranges: Ranges | None, matrix: Tensor, out: Tensor, key: int, value: int
+) -> None:
+    """`latents` are those, or parts of ranges."""
+    from intarsia.kernels.mla import triton_heads_few as kernels
+
+    rows, heads = latents.shape[:2]
+    block, warps = _FEW_VALUES
+    block = min(block, value)
+    with on_device_of(out):
+        kernels.expand_few[(value // block, heads)](
+            latents,
+            ranges and ranges.stats,
+            ranges and ranges.rows.starts,
+            matrix,
+            out,
+            rows,
+            ranges.rows.recurrent_segments if ranges else 0,
+            H=heads,
+            K=key,
+            V=value,
+            L=matrix.shape[1],
+            VB=block,
+            SPLITS=latents.shape[2] if ranges else 0,
+            ROWS=rows if ranges else 0,
+            WIDE=wide(out.dtype, matrix.dtype),
+            num_warps=warps,
+            **overlapped(rows),
+        )
 
 
 def _tensors(kv_b: Weight) -> tuple[Tensor, Tensor | None]:

@@ -127,6 +127,25 @@ def attend_ranges(
     tl.store(parts + at[None, :] * L + c[:, None], total, mask=(h < H)[None, :])
 
 
+@triton.jit
+def joined(parts, stats, local, c, L: tl.constexpr, SPLITS: tl.constexpr):
+    """The result [L] of one row and head: its ranges, which are at `local` of all, added in order."""
+    first = stats + local * SPLITS * 2
+    most = tl.load(first)
+    for split in tl.static_range(1, SPLITS):
+        most = tl.maximum(most, tl.load(first + 2 * split))
+    total = tl.zeros([L], tl.float32)
+    weight = 0.0
+    for split in tl.static_range(SPLITS):
+        of_split = tl.load(first + 2 * split + 1)
+        # Of a range without positions nothing was written: whatever is there is read and not used.
+        part = tl.load(parts + (local * SPLITS + split) * L + c)
+        shrink = tl.exp2(tl.load(first + 2 * split) - most)
+        total += tl.where(of_split == 0, 0.0, part * shrink)
+        weight += of_split * shrink
+    return total / tl.where(weight == 0, 1.0, weight)
+
+
 @triton.jit(do_not_specialize=["base"])
 def add_ranges(
     parts,
@@ -157,20 +176,7 @@ def add_ranges(
         if ZERO:
             tl.store(target, tl.zeros([L], out.dtype.element_ty))
         return
-    first = stats + local * SPLITS * 2
-    most = tl.load(first)
-    for split in tl.static_range(1, SPLITS):
-        most = tl.maximum(most, tl.load(first + 2 * split))
-    total = tl.zeros([L], tl.float32)
-    weight = 0.0
-    for split in tl.static_range(SPLITS):
-        of_split = tl.load(first + 2 * split + 1)
-        # Of a range without positions nothing was written: whatever is there is read and not used.
-        part = tl.load(parts + (local * SPLITS + split) * L + c)
-        shrink = tl.exp2(tl.load(first + 2 * split) - most)
-        total += tl.where(of_split == 0, 0.0, part * shrink)
-        weight += of_split * shrink
-    tl.store(target, (total / tl.where(weight == 0, 1.0, weight)).to(out.dtype.element_ty))
+    tl.store(target, joined(parts, stats, local, c, L, SPLITS).to(out.dtype.element_ty))
 
 
 @triton.jit
