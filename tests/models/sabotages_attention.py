@@ -121,9 +121,12 @@ def _keys_of_all_heads_first(w, heads, key, value):
 
 MLA = {
     "scale_of_the_latent": swap(
-        f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, *_, **__: f(q, c, s, r, c.shape[-1] ** -0.5)
+        f"{ATTENTION}.attend_values",
+        lambda f: lambda q, c, s, r, _, *rest, **__: f(q, c, s, r, c.shape[-1] ** -0.5, *rest),
     ),
-    "scale_left_out": swap(f"{ATTENTION}.attend", lambda f: lambda q, c, s, r, *_, **__: f(q, c, s, r, 1.0)),
+    "scale_left_out": swap(
+        f"{ATTENTION}.attend_values", lambda f: lambda q, c, s, r, _, *rest, **__: f(q, c, s, r, 1.0, *rest)
+    ),
     "value_rows_before_key_rows": _kv_b(_values_first),
     "key_rows_of_all_heads_first": _kv_b(_keys_of_all_heads_first),
 }

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Products of up to 16 rows with the key and value rows of each head, weights ready before the rows.
 
-A program's weights are in registers, as operands, before it waits for what they multiply. As in `triton_heads`
-an element is one chain of additions in order of K, so bits are the same.
+A program's weights are in registers, as operands, before it waits for what they multiply. As in
+`triton_heads` an element is one chain of additions in order of K, so bits are the same.
 """
 
 import triton

@@ -16,7 +16,7 @@ from intarsia.kernels.kda import (
     fits_beside,
 )
 from intarsia.kernels.linear import linear, linear_stack, linears
-from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend, enter_rows, expand_values
+from intarsia.kernels.mla import IndexKeys, Latents, absorb_keys, attend_values, enter_rows
 from intarsia.kernels.rows import Rows
 from intarsia.models.glm5_next.state import KdaCache, MlaCache
 from intarsia.models.glm5_next.weights import KdaWeights, MlaWeights
@@ -76,8 +76,8 @@ def mla(
         q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
     # In a branched step what chose the tokens may be the launch right before this.
     early = not branches(x)
-    attended = attend(q, cache.latents, selected, rows, key**-0.5, cache.latent_scales, early=early)
-    y = expand_values(attended, w.kv_b, key, value)
+    latents = cache.latents, selected, rows, key**-0.5
+    y = attend_values(q, *latents, w.kv_b, key, value, cache.latent_scales, early=early)
     return linear(y, w.o, out_dtype=torch.float32, used=used), selected
 
 
@@ -100,12 +100,13 @@ def select(
     )
     q_latent = enter_rows(_latents(raw, latent, w, config, cache), keys, rows)
     branched = branches(x)
-    if branched:
-        with aside(x):
-            q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
-    else:
+    if not branched:
         q = linear(q_latent, w.q_b, used=used)
     queries = linear(q_latent, i.wq_b, used=used).view(-1, config.index_n_heads, config.index_head_dim)
+    if branched:
+        # After the queries: what chooses tokens takes long and little memory traffic, these two much.
+        with aside(x):
+            q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
     top, group = config.index_topk, config.index_kpool
     selected = choose_tokens(queries, head_weights, cache.pooled, rows, top, group)
     if not branched:
