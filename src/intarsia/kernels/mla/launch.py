@@ -16,9 +16,9 @@ _TILE, _WIDE_TILE, _RANGE_TILES = 64, 16, 4
 _RANGE_HEADS = ((4, 16, 4), (None, 32, 4))
 _ROW_HEADS, _WIDE_HEADS = 64, 16
 _ROWS_AT_ONCE = 128  # rows in the recurrent form whose ranges exist at once: 1 MiB each at 64 heads of 512
-# Up to so many rows scores and sums are two kernels. Tokens of a program of scores; and up to so many rows,
-# columns of a program of sums.
-_FEW_ROWS, _SCORED, _COLUMNS = 4, 32, ((2, 64), (None, 128))
+# Up to so many rows scores and sums are two kernels; and whoever expands values takes the ranges as they are.
+# Tokens of a program of scores; and up to so many rows, columns of a program of sums.
+_FEW_ROWS, _APART_ROWS, _SCORED, _COLUMNS = 4, 2, 32, ((2, 64), (None, 128))
 _PROGRAMS = 132  # that an H200 runs at once if they fill its shared memory; more ranges than that share one
 
 
@@ -137,7 +137,7 @@ def apart(name: str, q: Tensor, rows: Rows) -> bool:
     in the recurrent form.
     """
     recurrent = rows.recurrent_segments == rows.starts.shape[0] - 1
-    return name == GLUON and q.shape[0] <= _FEW_ROWS and recurrent
+    return name == GLUON and q.shape[0] <= _APART_ROWS and recurrent
 
 
 def attend_apart(

@@ -18,7 +18,7 @@ _DECODED_PRODUCTS = ((None, 64, 128, 4),)
 _STEP, _STAGES = 64, 4  # columns of a step and steps in flight; the first is part of the order of additions
 _WIDE_STEP, _WIDE_STAGES = 32, 2
 # Up to so many rows weights are there before the rows. Columns of latents, or of values, of a program; warps.
-_FEW_ROWS, _FEW_LATENTS, _FEW_VALUES = 16, (128, 8), (64, 4)
+_FEW_ROWS, _FEW_LATENTS, _FEW_VALUES = 16, (128, 8), (64, 8)
 
 
 def refuse(case: Case) -> str:
