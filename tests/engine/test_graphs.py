@@ -1,9 +1,6 @@
 """Captured steps: laid out in memory that stays where it is, they write what eager steps write."""
 
-import gc
-import weakref
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from intarsia.core.config import GenerationSettings, SamplingSettings
 from intarsia.engine.drafting import FixedDepth, MtpDrafter
 from intarsia.engine.engine import Engine
 from intarsia.engine.generate import Generation
-from intarsia.engine.graphs.capture import Captures, CudaRecorder
+from intarsia.engine.graphs.capture import Captures
 from intarsia.engine.graphs.expected import LOOKING, expected_reason
 from intarsia.engine.graphs.inputs import Inputs
 from intarsia.engine.runner import ModelRunner
@@ -285,50 +282,3 @@ def test_every_operation_whose_reference_looks_is_known():
     operations = {case.operation for case in cases}
     assert set(seen) == {"how many rows are real", "where segments begin", "which experts are chosen"}
     assert operations >= LOOKING
-
-
-class Recording:
-    """Stands where `torch.cuda.graph` stands: notes whether the collector could run, as a capture ends."""
-
-    seen: ClassVar[list[bool]] = []
-
-    def __init__(self, *_, **__):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.seen.append(gc.isenabled())
-
-
-class Graph:
-    """Stands for a captured graph."""
-
-    def replay(self):
-        pass
-
-
-def test_nothing_is_collected_while_a_step_is_captured(monkeypatch):
-    for name, stand_in in (("graph", Recording), ("CUDAGraph", Graph)):
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    recorder = object.__new__(CudaRecorder)
-    recorder._pool = recorder._stream = None
-    inside = []
-    replay = recorder(lambda: inside.append(gc.isenabled()))
-    assert inside == Recording.seen == [False]
-    assert gc.isenabled()
-    replay()
-    with pytest.raises(ZeroDivisionError):
-        recorder(lambda: 1 / 0)
-    assert gc.isenabled()
-
-
-def test_closing_lets_go_of_what_was_captured():
-    recorder = OverwritingRecorder()
-    captures = Captures(recorder)
-    captures.step("shape", lambda: lambda: torch.zeros(1))
-    held = weakref.ref(captures.step("shape", None))
-    captures.close()
-    gc.collect()
-    assert held() is None

@@ -1,5 +1,5 @@
-"""The kernels of the draw in the interpreter against their torch form, run by `interpreting`: prints the cases
-that differ.
+"""The kernels of the draw in the interpreter against their torch form, run by `interpreting`: prints the
+cases that differ.
 """
 
 import itertools

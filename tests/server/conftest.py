@@ -1,4 +1,4 @@
-"""Server processes for tests, on free loopback ports."""
+"""Server processes for tests, on free loopback ports, clients of them, and a compiler of grammars."""
 
 import contextlib
 import json
@@ -10,7 +10,12 @@ import threading
 import time
 from pathlib import Path
 
+import openai
 import pytest
+
+from intarsia.server.grammar.compiler import GrammarCompiler
+from tests.server.grammars import ENDS
+from tests.server.serving import DEMO, VOCAB
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
@@ -85,3 +90,14 @@ def server():
     """A server with default limits, shared by tests that leave it as it was."""
     with running() as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return GrammarCompiler((DEMO / "tokenizer.json").read_text(), VOCAB, ENDS)

@@ -6,32 +6,7 @@ import openai
 import pydantic
 import pytest
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tells the weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
-    },
-}
-CALL = (
-    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rom</arg_value>\n"
-    "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"
-)
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as one:
-        yield one
-
-
-def user(text="", **order):
-    return [{"role": "user", "content": json.dumps(order) if order else text}]
+from tests.server.client_words import user
 
 
 def test_models(client):
@@ -82,94 +57,6 @@ def test_a_stream_tells_the_same_as_a_whole_reply(client):
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert all(chunk.usage is None for chunk in chunks[:-1])
-
-
-def test_a_tool_call(client):
-    reply = client.chat.completions.create(
-        model="demo", messages=user(say=f"I look.\n{CALL}"), tools=[WEATHER], tool_choice="auto"
-    )
-    choice = reply.choices[0]
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.content == "I look."
-    (call,) = choice.message.tool_calls
-    assert call.function.name == "weather"
-    assert json.loads(call.function.arguments) == {"city": "Rom", "days": 3}
-    followed = [
-        *user(say="x"),
-        choice.message.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
-        *user(say="It is sunny."),
-    ]
-    reply = client.chat.completions.create(model="demo", messages=followed, tools=[WEATHER])
-    assert reply.choices[0].message.content == "It is sunny."
-
-
-def test_streamed_tool_calls_are_numbered(client):
-    chunks = client.chat.completions.create(
-        model="demo", messages=user(say=f"{CALL}\n{CALL}"), tools=[WEATHER], stream=True
-    )
-    calls, ends = [], []
-    for chunk in chunks:
-        calls += chunk.choices[0].delta.tool_calls or []
-        ends += [chunk.choices[0].finish_reason] if chunk.choices[0].finish_reason else []
-    assert [call.index for call in calls] == [0, 1]
-    assert len({call.id for call in calls}) == 2
-    assert all(json.loads(call.function.arguments) == {"city": "Rom", "days": 3} for call in calls)
-    assert ends == ["tool_calls"]
-
-
-def test_one_call_where_only_one_may_be_made(client):
-    for stream in (False, True):
-        reply = client.chat.completions.create(
-            model="demo",
-            messages=user(say=f"{CALL}{CALL} and more " * 20, delay=0.001),
-            tools=[WEATHER],
-            parallel_tool_calls=False,
-            stream=stream,
-        )
-        if stream:
-            deltas = [chunk.choices[0] for chunk in reply]
-            calls = [call for choice in deltas for call in choice.delta.tool_calls or []]
-            assert deltas[-1].finish_reason == "tool_calls"
-        else:
-            calls, choice = reply.choices[0].message.tool_calls, reply.choices[0]
-            assert choice.finish_reason == "tool_calls"
-            assert choice.message.content is None
-            assert reply.usage.completion_tokens < 200
-        assert len(calls) == 1
-
-
-def test_a_call_to_no_offered_tool_stays_text(client):
-    text = CALL.replace("weather", "rm")
-    reply = client.chat.completions.create(model="demo", messages=user(say=text), tools=[WEATHER])
-    assert reply.choices[0].message.content == text
-    assert reply.choices[0].message.tool_calls is None
-    assert reply.choices[0].finish_reason == "stop"
-
-
-def test_a_tool_that_must_be_called_is_called(client):
-    """With the arguments its schema requires, whatever the model would say."""
-    schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
-    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
-    named = {"type": "function", "function": {"name": "weather"}}
-    other = {"type": "function", "function": {"name": "now"}}
-    for choice in ("required", named):
-        reply = client.chat.completions.create(
-            model="demo", messages=user(say="I will not."), tools=[tool, other], tool_choice=choice
-        )
-        assert reply.choices[0].finish_reason == "tool_calls"
-        calls = reply.choices[0].message.tool_calls
-        assert calls
-        if choice is named:
-            assert [call.function.name for call in calls] == ["weather"]
-            assert json.loads(calls[0].function.arguments)["unit"] in ("C", "F")
-
-
-def test_tool_choice_none_leaves_text_alone(client):
-    reply = client.chat.completions.create(
-        model="demo", messages=user(say=CALL), tools=[WEATHER], tool_choice="none"
-    )
-    assert reply.choices[0].message.content == CALL
 
 
 def test_json_schema_is_enforced(client):
@@ -307,70 +194,6 @@ def test_a_prompt_sent_twice_is_reused_and_says_so(client):
     second = client.chat.completions.create(model="demo", messages=messages)
     assert second.usage.prompt_tokens_details.cached_tokens > 0
     assert second.choices[0].message.content == first.choices[0].message.content
-
-
-@pytest.mark.parametrize(
-    ("extra", "field"),
-    [
-        ({"temperature": -1}, "temperature"),
-        ({"temperature": 1e-9}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"n": 65}, "n"),
-        ({"n": True}, "n"),
-        ({"max_tokens": 1 << 40}, "max_tokens"),
-        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 1 << 64}, "seed"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"logit_bias": {"99999": 1}}, "logit_bias"),
-        ({"stop": ["a"] * 17}, "stop"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs.chat_template"),
-        ({"chat_template_kwargs": {"enable_thinking": 1}}, "chat_template_kwargs.enable_thinking"),
-        ({"chat_template": "x"}, "chat_template"),
-        ({"min_tokens": 5}, "min_tokens"),
-        ({"store": True}, "store"),
-        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
-        ({"guided_regex": "(?<=a)b"}, "guided_regex"),
-        ({"guided_grammar": "start: nothing"}, "guided_grammar"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"if": {}}}}},
-            "response_format.json_schema.schema",
-        ),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-    ],
-)
-def test_a_refusal_names_the_field(client, extra, field):
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="demo", messages=user(say="x"), extra_body=extra)
-    assert caught.value.body["param"] == field
-    assert caught.value.body["type"] == "invalid_request_error"
-    assert caught.value.body["message"]
-
-
-def test_an_unknown_model_and_a_prompt_beyond_the_window(client):
-    with pytest.raises(openai.NotFoundError) as missing:
-        client.chat.completions.create(model="gpt", messages=user(say="x"))
-    assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError) as long:
-        client.chat.completions.create(model="demo", messages=user("word " * 5000))
-    assert (long.value.code, long.value.param) == ("context_length_exceeded", "messages")
-    assert long.value.body["message"].startswith("The field 'messages' cannot be used: found ")
-    with pytest.raises(openai.BadRequestError) as tokens:
-        client.completions.create(model="demo", prompt=[5000])
-    assert tokens.value.param == "prompt"
-
-
-def test_a_reply_that_fails_is_an_error(client):
-    with pytest.raises(openai.InternalServerError) as whole:
-        client.chat.completions.create(model="demo", messages=user(say="long enough", fail=2))
-    assert whole.value.code == "generation_failed"
-    with pytest.raises(openai.APIError, match="told to fail"):
-        list(client.chat.completions.create(model="demo", messages=user(say="long", fail=3), stream=True))
-    assert client.chat.completions.create(model="demo", messages=user(say="x")).choices
 
 
 def test_tokenize_says_what_runs(client):
