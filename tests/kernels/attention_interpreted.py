@@ -119,6 +119,28 @@ def heads_case(dtype: torch.dtype, name: str = "BF16") -> float:
     return max(errors)
 
 
+def ranges_case(dtype: torch.dtype) -> float:
+    """Values out of ranges, one of them without positions, and a row of padding."""
+    heads, key, value, latent = 3, 32, 64, 128
+    kv_b = formats.get("BF16").encode(randn(heads * (key + value), latent, seed=1))
+    wide = formats.get("BF16").decode(kv_b, torch.float32)
+    rows = rows_of([Piece(0, 5, [0], True)], TABLE)
+    parts, most, weight = (
+        randn(2, heads, 3, latent, seed=2),
+        randn(2, heads, 3, seed=3),
+        torch.ones(2, heads, 3),
+    )
+    powers = torch.exp2(most - most[..., :2].amax(-1, keepdim=True))
+    powers[..., 2] = weight[..., 2] = 0
+    most[..., 2] = -1e38
+    attended = (parts * powers.unsqueeze(-1)).sum(2) / powers.sum(-1, keepdim=True)
+    parts[:, :, 2] = torch.nan
+    ranges = mla.Ranges(parts, torch.stack([most, weight], -1), rows)
+    got = products.expand_ranges(ranges, dtype, kv_b, key, value)
+    expected = reference.expand_values(attended[:1], wide, key, value)
+    return error(got[:1], expected) if (got[1] == 0).all() else torch.inf
+
+
 def scores_case(dtype: torch.dtype) -> float:
     rows, heads, width = mixed(), 16, 32
     q, weights = randn(rows.tokens.shape[0], heads, width, seed=1).to(dtype), randn(16, heads, seed=2)
@@ -154,7 +176,7 @@ def selection_case(pools: int, kept: int) -> float:
 
 
 def several_chunks() -> float:
-    indexer._CHUNK, indexer._SMALL_CHUNK = 64, 32
+    indexer._CHUNK, indexer._MIDDLE_CHUNK = 64, 32
     return selection_case(160, 16)
 
 
@@ -166,6 +188,7 @@ def cases() -> dict[str, Callable[[], float]]:
         found[f"entry {label}"] = partial(entry_case, dtype, False)
         found[f"attention {label}"] = partial(attend_case, dtype, False, 2 if dtype == torch.float32 else 128)
         found[f"heads {label}"] = partial(heads_case, dtype)
+        found[f"values of ranges {label}"] = partial(ranges_case, dtype)
         found[f"scores {label}"] = partial(scores_case, dtype)
     found["entry FP8 float32"] = partial(entry_case, torch.float32, True)
     found["attention FP8 bfloat16"] = partial(attend_case, torch.bfloat16, True)
