@@ -23,16 +23,20 @@ def captured(run):
     return graph.replay, outputs
 
 
-def test_what_is_launched_after_a_join_sees_both_branches():
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_is_launched_after_a_join_sees_both_branches(marked):
     x = torch.randn(512, 512, device="cuda")
+    few = x[:1]  # steps of more rows do not branch
 
     def run():
-        with aside.aside(x):
-            slow = x
-            for _ in range(20):
-                slow = slow @ x / 23
+        assert aside.branches(few) == torch.cuda.is_current_stream_capturing()
+        since = aside.fork(few) if marked else None
         fast = x + 1
-        aside.join(x)
+        with aside.aside(few, since=since):
+            slow = x
+            for _ in range(50):
+                slow = (slow + x).sin()
+        aside.join(few)
         return slow + fast
 
     expected = run()
