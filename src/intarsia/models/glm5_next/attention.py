@@ -31,7 +31,7 @@ def kda(x: Tensor, w: KdaWeights, config: Glm5NextConfig, cache: KdaCache, rows:
     if fits_beside(x, matrices):
         # The step is to begin early where q, k, v run: a join goes on where its first launch was.
         since = fork(x)
-        raw = linear_stack(x, (w.q, w.k, w.v), used=used, overlap=True, releases=True)
+        raw = linear_stack(x, (w.q, w.k, w.v), used=used, releases=True)
         with aside(x, since=since):
             beta, decay, gate = beta_decay_gate(x, matrices, used=used)
     else:
