@@ -201,7 +201,6 @@ def case(name: str, sizes: tuple[int, ...], columns: int, rows: int, shape: plan
             "DEPTH": shape.depth,
             "AHEAD": shape.ahead,
             "RELEASES": False,
-            "ONE": rows == 1,
             "NT": next(size for size in (8, 16, 32) if rows <= size),
         }
         kernel[(first[-1],)](words, *operands, columns // 2, **constants, **own)
@@ -232,9 +231,6 @@ def cases() -> dict[str, Callable[[], float]]:
         "few MXFP8": ("MXFP8", (64, 48), 4096, 5, few(1, 16, 2, 2, 1)),
         "few BF16": ("BF16", (64, 200), 512, 11, few(2, 32, 2, 2, 2)),
         "few blocks": ("FP8_PB_WO", (256,), 2048, 16, few(1, 32, 2, 1, 1), LIMIT),
-        "few MXFP8, one row": ("MXFP8", (64, 48), 4096, 1, few(1, 16, 2, 2, 2)),
-        "few BF16, one row": ("BF16", (64, 200), 2048, 1, few(1, 16, 1, 4, 2)),
-        "few blocks, one row": ("FP8_PB_WO", (256,), 4096, 1, few(1, 16, 2, 2, 1), LIMIT),
         "few blocks, 30 rows": ("FP8_PB_WO", (200,), 2048, 30, few(1, 16, 2, 2, 1)),
         "many MXFP8, two tiles": ("MXFP8", (256, 200), 512, 300, wide),
         "many MXFP8, finely": ("MXFP8", (272,), 2048, 130, many(128, 2, 128, 8, 2, 3, 128, True, False)),

@@ -18,13 +18,11 @@ if importlib.util.find_spec("triton") is None:
 
 CASES = [
     ("MXFP8", (8192, 8192, 8192), 4096, 16),
-    ("MXFP8", (4096,), 8192, 1),
     ("MXFP8", (4096,), 8192, 8),
     ("MXFP8", (8192, 8192, 8192), 4096, 32),
     ("MXFP8", (4096,), 8192, 32),
     ("MXFP8", (24576,), 4096, 2048),
     ("MXFP8", (4096,), 8192, 2048),
-    ("FP8_PB_WO", (4096,), 8192, 1),
     ("FP8_PB_WO", (16384,), 1536, 8),
     ("FP8_PB_WO", (4096,), 16384, 32),
     ("FP8_PB_WO", (16384,), 1536, 2048),
@@ -160,5 +158,5 @@ def test_weights_in_unusual_memory_are_refused_with_a_reason():
 def test_what_the_kernels_compute_on_small_shapes():
     """Addresses, orders and tiles, on what stands in for Gluon."""
     errors = printed("-m", "tests.kernels.linear_interpreted")
-    assert len(errors) == 15
+    assert len(errors) == 12
     assert not {name: error for name, error in errors.items() if not error < 3e-5}

@@ -31,7 +31,6 @@ _REGISTERS = 128  # of a thread, that two programs of eight warps fit a multipro
 _HALF = 128  # rows of gate or up: whole blocks, and whole tiles
 _ARRANGED = 16  # rows of a program that puts them in the order of products
 _ADDED = 256  # columns of a program that adds ranges
-_RANGES_OF_ONE = 8
 _LARGEST_EXPONENT = 134
 """Of MXFP8: 2^(byte - 127) * 2^120 must be a bfloat16."""
 _FITTING: Any = WeakIdKeyDictionary()
@@ -175,7 +174,6 @@ def _launch_few(
         DEPTH=shape.depth,
         AHEAD=shape.ahead,
         RELEASES=releases,
-        ONE=rows == 1 and ranges >= _RANGES_OF_ONE,
         GATED=limit is not None,
         EVEN=not any(size % shape.tile for size in sizes),
         num_warps=ranges * shape.warps,

@@ -101,7 +101,6 @@ def few(
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
     RELEASES: gl.constexpr,
-    ONE: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
     MORE: gl.constexpr,
@@ -136,7 +135,6 @@ def few(
         DEPTH,
         AHEAD,
         RELEASES,
-        ONE,
         GATED,
         EVEN,
     )
@@ -172,7 +170,6 @@ def few_rows(
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
     RELEASES: gl.constexpr,
-    ONE: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -182,27 +179,27 @@ def few_rows(
     FIRST: the first program of each matrix, and the number of programs. GATED: the one weight is gate over
     up, and the output their SwiGLU, of half as many columns. EVEN: every matrix is a whole number of tiles.
     `used`: None, or a pointer to the count of rows that are real. RELEASES: the next launch may begin once
-    the one before this is over. ONE: the one row of x goes through shared memory.
+    the one before this is over.
     """
     if used is None:
         few(
             xs, weights, scales, outs, strides, rows, rows, x_stride, LIMIT, NS, FIRST,
-            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, ONE, GATED, EVEN, False,
+            K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
         )  # fmt: skip
     else:
         real = gl.minimum(gl.load(used), rows)
         if NT == 8:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, RELEASES, ONE, GATED, EVEN, False,
+                K, FORMAT, RANGES, WARPS, BN, 8, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
             )  # fmt: skip
         elif real <= NT // 2:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, RELEASES, ONE, GATED, EVEN, True,
+                K, FORMAT, RANGES, WARPS, BN, NT // 2, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, True,
             )  # fmt: skip
         else:
             few(
                 xs, weights, scales, outs, strides, real, rows, x_stride, LIMIT, NS, FIRST,
-                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, ONE, GATED, EVEN, False,
+                K, FORMAT, RANGES, WARPS, BN, NT, CHUNKS, DEPTH, AHEAD, RELEASES, GATED, EVEN, False,
             )  # fmt: skip

@@ -12,7 +12,6 @@ from intarsia.kernels.linear.fragments import (
     LIFT,
     exponent_pairs,
     index,
-    steps_along,
     stream,
     weight_layout,
     weight_operand,
@@ -122,73 +121,6 @@ def group_rows(
         return group * (8 * WARPS)
 
 
-@gluon.constexpr_function
-def row_layout(RANGES, WORDS, NUM_WARPS):
-    """[RANGES, WORDS] of a row of x, neighbouring words a thread."""
-    each = max(1, min(4, RANGES * WORDS // (32 * NUM_WARPS)))
-    lanes = min(32, WORDS // each)
-    return gl.BlockedLayout([1, each], [32 // lanes, lanes], [NUM_WARPS, 1], [1, 0])
-
-
-@gluon.constexpr_function
-def step_layout(RANGES, WARPS, CHUNKS, WORDS):
-    """[RANGES, CHUNKS * 4 lanes * WORDS] of a row: as `x_layout` has it for each of eight rows."""
-    registers = steps_along(2, 1, WORDS) + steps_along(2, 1, CHUNKS, 4 * WORDS)
-    lanes = steps_along(2, 1, 4, WORDS) + steps_along(2, 0, 8, 0)
-    warps = steps_along(2, 0, WARPS, 0) + steps_along(2, 0, RANGES)
-    return gl.DistributedLinearLayout(registers, lanes, warps, [], [RANGES, 4 * CHUNKS * WORDS])
-
-
-@gluon.jit
-def shared_row(
-    x,
-    K: gl.constexpr,
-    RANGES: gl.constexpr,
-    STEPS: gl.constexpr,
-    WORDS: gl.constexpr,
-    NUM_WARPS: gl.constexpr,
-):
-    """A row of x in shared memory, [STEPS, RANGES, WORDS]."""
-    PLACES: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    ROWS: gl.constexpr = STEPS * RANGES if STEPS & (STEPS - 1) == 0 else RANGES
-    L: gl.constexpr = row_layout(ROWS, WORDS, NUM_WARPS)
-    part = index(ROWS, L, 0, 2)
-    at = x + (part % RANGES * (K // 2 // RANGES) + part // RANGES * WORDS + index(WORDS, L, 1, 2))
-    if ROWS > RANGES or STEPS == 1:
-        whole = gl.allocate_shared_memory(gl.int32, [ROWS, WORDS], PLACES)
-        whole.store(gl.load(at))
-        shared = whole._reinterpret(gl.int32, [STEPS, RANGES, WORDS], PLACES)
-    else:
-        read = ()
-        for j in gl.static_range(STEPS):
-            read = read + (gl.load(at + j * WORDS),)
-        shared = gl.allocate_shared_memory(gl.int32, [STEPS, RANGES, WORDS], PLACES)
-        for j in gl.static_range(STEPS):
-            shared.index(j).store(read[j])
-    gl.thread_barrier()
-    return shared
-
-
-@gluon.jit
-def words_of_x(
-    pointers,
-    shared,
-    step,
-    RANGES: gl.constexpr,
-    WARPS: gl.constexpr,
-    CHUNKS: gl.constexpr,
-    WORDS: gl.constexpr,
-    LQ: gl.constexpr,
-):
-    """The words of one step: from memory, or of the one row in `shared`."""
-    if shared is None:
-        return gl.load(pointers)
-    else:
-        words = shared.index(step).load(step_layout(RANGES, WARPS, CHUNKS, WORDS))
-        words = gl.reshape(words, [RANGES, 1, CHUNKS, 4, WORDS])
-        return gl.expand_dims(gl.convert_layout(words, without(LQ, 2), assert_trivial=True), 2)
-
-
 @gluon.jit
 def sums(
     x,
@@ -208,7 +140,6 @@ def sums(
     DEPTH: gl.constexpr,
     AHEAD: gl.constexpr,
     RELEASES: gl.constexpr,
-    ONE: gl.constexpr,
     GATED: gl.constexpr,
     EVEN: gl.constexpr,
 ):
@@ -247,23 +178,17 @@ def sums(
     gdc_wait()
     if RELEASES:
         gdc_launch_dependents()
-    shared = None
-    if ONE:  # else a warp's reads wait for one another
-        shared = shared_row(x, K, RANGES, STEPS, X_STEP, RANGES * WARPS)
     row = gl.minimum(index(TILES, LQ, 1, 6) * 8 + index(8, LQ, 2, 6), rows - 1)
     xp = x + (row * x_stride + index(RANGES, LQ, 0, 6) * (K // 2 // RANGES) + index(4, LQ, 4, 6) * X_WORDS)
     xp = xp + (index(CHUNKS, LQ, 3, 6) * (4 * X_WORDS) + index(X_WORDS, LQ, 5, 6))
     xs = ()
     for j in gl.static_range(AHEAD):
-        xs = xs + (words_of_x(xp + j * X_STEP, shared, j, RANGES, WARPS, CHUNKS, X_WORDS, LQ),)
+        xs = xs + (gl.load(xp + j * X_STEP),)
     total = gl.full([RANGES, BN, NT], 0.0, gl.float32, SUMS)
-    for i in range(STEPS // DEPTH - 1):
+    for _ in range(STEPS // DEPTH - 1):
         for j in gl.static_range(DEPTH):
             x_now = xs[0]
-            ahead = words_of_x(
-                xp + (j + AHEAD) * X_STEP, shared, i * DEPTH + j + AHEAD, RANGES, WARPS, CHUNKS, X_WORDS, LQ
-            )
-            xs = xs[1:] + (ahead,)
+            xs = xs[1:] + (gl.load(xp + (j + AHEAD) * X_STEP),)
             total = multiply(
                 total, ring[0], ring[1], x_now, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
             )
@@ -276,9 +201,7 @@ def sums(
         x_now = xs[0]
         xs = xs[1:]
         if j + AHEAD < DEPTH:
-            last = STEPS - DEPTH + j + AHEAD
-            ahead = words_of_x(xp + (j + AHEAD) * X_STEP, shared, last, RANGES, WARPS, CHUNKS, X_WORDS, LQ)
-            xs = xs + (ahead,)
+            xs = xs + (gl.load(xp + (j + AHEAD) * X_STEP),)
         total = multiply(
             total, ring[2 * j], ring[2 * j + 1], x_now, FORMAT, RANGES, GROUPS, WARPS, TILES, CHUNKS, LW, LX
         )
