@@ -43,18 +43,16 @@ def linear_stack(
     *,
     out_dtype: torch.dtype | None = None,
     used: Tensor | None = None,
-    overlap: bool = False,
     releases: bool = False,
 ) -> Tensor:
     """Rows `x` [R, K] times matrices one below the other: [R, sum of N_i], contiguous. Otherwise as
-    `linears`. `overlap` is as for `linear`; `releases`: on a GPU the launch after the product of a few rows
-    may begin while it runs.
+    `linears`. `releases`: on a GPU the launch after the product of a few rows may begin while it runs.
     """
     if _together([x], weights):
         sizes = [weight.shape[0] for weight in weights]
         out = torch.empty(x.shape[0], sum(sizes), dtype=out_dtype or x.dtype, device=x.device)
         outs = torch.split(out, sizes, -1)
-        gluon.launch([x], weights, outs, used=used, overlap=overlap, releases=releases)
+        gluon.launch([x], weights, outs, used=used, releases=releases)
         return out
     return torch.cat([linear(x, weight, out_dtype=out_dtype, used=used) for weight in weights], -1)
 
