@@ -101,6 +101,26 @@ def test_an_engine_that_dies_tells_its_readers_and_the_log_once(caplog):
     assert shown == ["the engine stopped: stop"]
 
 
+def test_what_goes_wrong_while_a_dead_engines_readers_are_told_is_not_kept_back(monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(str(told.exc_value)))
+    network = HashNetwork()
+    engine = engine_of(network)
+    engine.submit(request_of("r", prompt_of(1, 20)))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt("stop")
+
+    def fail(_):
+        raise RuntimeError("nobody can be told")
+
+    network.hidden = interrupt
+    engine._abandon = fail
+    engine.start()
+    engine.close(timeout=60)
+    assert seen == ["nobody can be told"]
+
+
 @pytest.mark.parametrize(
     ("error", "shown"), [(RankLostError("rank 0", found="nobody"), False), (RuntimeError("broken"), True)]
 )

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
 
 from intarsia.engine.errors import EngineClosedError, QueueFullError
 from intarsia.engine.events import EngineStats, Handle, OnEvent
@@ -82,6 +81,7 @@ class Engine:
         self._poked = False
         self._thread: threading.Thread | None = None
         self._failure = ""
+        self._stopped_by: BaseException | None = None
         LOG.info(
             "%d streams, a window of %d tokens, %d pages of %d, latents %s; %.1f MiB, %.2f more a kept state",
             settings.streams,
@@ -211,15 +211,20 @@ class Engine:
         return min(LONGEST_RETRY, max(1, round(each * waiting / self.settings.streams)))
 
     def _serve(self) -> None:
-        # What ends the work is in the log by then; the thread's own words would say it again, as plain text.
-        with suppress(BaseException):
+        try:
             self._work()
+        except BaseException as error:
+            # What ended the work is in the log by then; the thread's own words would say it again, as plain
+            # text. What went wrong after that is not.
+            if error is not self._stopped_by:
+                raise
 
     def _work(self) -> None:
         try:
             while self._await_work():
                 self.step()
         except BaseException as error:  # nobody else would tell the readers that wait
+            self._stopped_by = error
             LOG.critical("the engine stopped: %s", error, exc_info=error)
             self._abandon(error)
             raise
