@@ -28,8 +28,9 @@ _FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 
 
 def fork(like: Tensor) -> torch.cuda.Event | None:
-    """Where a later `aside` may begin: after all that was launched before this; None where nothing runs
-    aside."""
+    """Where a later `aside` may begin: after all that was launched before this. None where `branches` is
+    false: nothing runs aside there.
+    """
     return torch.cuda.current_stream(like.device).record_event() if branches(like) else None
 
 

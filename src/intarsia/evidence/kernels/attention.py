@@ -77,8 +77,8 @@ class _Mla:
             enter_rows(latents, keys, step)
             selected = choose_tokens(queries, weights, self.caches.pooled, step, top, group)
             absorbed = absorb_keys(q, kv_b, key, value, settled=True)
-            attended = absorbed, self.caches.latents, selected, step, key**-0.5
-            return attend_values(*attended, kv_b, key, value)
+            cache, scale = self.caches.latents, key**-0.5
+            return attend_values(absorbed, cache, selected, step, scale, kv_b, key, value)
 
         steps = self._steps(rows, context, prompt)
         self._add(

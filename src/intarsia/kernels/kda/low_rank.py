@@ -63,8 +63,8 @@ def beta_decay_gate(x: Tensor, w: Matrices, *, used: Tensor | None = None) -> tu
 
 
 def fits_beside(x: Tensor, w: Matrices) -> bool:
-    """Whether kernels of ranges, which run beside q, k and v, take rows `x` and what those of single products
-    would have taken together.
+    """Whether rows `x` go by kernels of ranges, which find room beside q, k and v: rows and heads are few,
+    and the Gluon kernels that take all matrices otherwise give the same bits.
     """
     heads = w.b.shape[0]
     if not 0 < len(x) <= _LOW_ROWS or heads > _MOST_HEADS or heads % _LOW_TILE:

@@ -76,8 +76,9 @@ def mla(
         q = _absorbed(linear(q_latent, w.q_b, used=used), w, config)
     # In a branched step what chose the tokens may be the launch right before this.
     early = not branches(x)
-    latents = cache.latents, selected, rows, key**-0.5
-    y = attend_values(q, *latents, w.kv_b, key, value, cache.latent_scales, early=early)
+    y = attend_values(
+        q, cache.latents, selected, rows, key**-0.5, w.kv_b, key, value, cache.latent_scales, early=early
+    )
     return linear(y, w.o, out_dtype=torch.float32, used=used), selected
 
 
