@@ -58,7 +58,18 @@ def _measure(left: Measurement, settings: LoadsSettings, manifests: list[str | N
 
 
 def show(run: "LoadsRun") -> None:
-    """The medians against the floor, and the phases of every load."""
+    """The medians against the floor, the phases of every load, and the floor's rates."""
+    show_medians(run)
+    show_phases(run)
+    copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
+    threads = counted(run.floors.threads, "thread")
+    note(f"floors, GB/s: reading with {threads} {run.floors.reading / 1e9:.1f}{copying}")
+    if not run.peak_to_plan:
+        note(f"not shown: {PEAKS_ON_A_CPU}")
+
+
+def show_medians(run: "LoadsRun") -> None:
+    """Each form's median against the floor, and its highest peak where that says something."""
     rows, peaks = [], run.peak_to_plan
     for form in run.forms:
         samples, median = run.of(form), run.median(form)
@@ -77,6 +88,10 @@ def show(run: "LoadsRun") -> None:
     columns = ["load", "seconds", "GB/s", "floor", "to the floor", "to as stored"]
     columns += ["peak to the plan's"] if peaks else []
     show_table(f"{run.settings.device}, {'cold' if run.settings.cold else 'as cached'}", columns, rows)
+
+
+def show_phases(run: "LoadsRun") -> None:
+    """Where the seconds of every load went."""
     phases = [
         (
             sample.form,
@@ -105,8 +120,3 @@ def show(run: "LoadsRun") -> None:
         "no buffer",
     )
     show_table("seconds by phase", parts, phases)
-    copying = f", copying {run.floors.copying / 1e9:.1f}" if run.floors.copying else ""
-    threads = counted(run.floors.threads, "thread")
-    note(f"floors, GB/s: reading with {threads} {run.floors.reading / 1e9:.1f}{copying}")
-    if not peaks:
-        note(f"not shown: {PEAKS_ON_A_CPU}")

@@ -30,20 +30,8 @@ def loads_part(sources: Sequence[Source]) -> Markup:
 
 
 def _one(source: Source) -> Markup:
-    results = source.value("results")
-    machine, settings = results["machine"], source.value("settings")
+    results, settings = source.value("results"), source.value("settings")
     floors, samples = results["floors"], list(enumerate(results["samples"]))
-    told: list[Content] = [
-        f"{machine.get('gpu', {}).get('name', machine['processor'])}, files ",
-        "read from the disk" if settings["cold"] else "as the system has cached them",
-        ". The floor: reading with ",
-        source.link(number(floors["threads"]), "results", "floors", "threads"),
-        " threads at ",
-        source.link(f"{size(floors['reading'])}/s", "results", "floors", "reading"),
-    ]
-    if floors["copying"] is not None:
-        copying = source.link(f"{size(floors['copying'])}/s", "results", "floors", "copying")
-        told += [", beside copies to the device at ", copying]
     # A process on a CPU keeps what an earlier load has freed: its peaks say nothing of the plan's.
     with_peaks = not settings["device"].startswith("cpu")
     groups, rows = [], []
@@ -68,11 +56,28 @@ def _one(source: Source) -> Markup:
     return tag(
         "section",
         tag("h3", " and ".join(results["forms"])),
-        tag("p", *told, ".", class_="soft"),
+        tag("p", *_machine_and_floor(source), ".", class_="soft"),
         tag("div", plot, class_="plots"),
         table((*FORMS, PEAK) if with_peaks else FORMS, rows),
         table(SAMPLES, [_sample(source, *one) for one in samples], caption="Every load, seconds by phase"),
     )
+
+
+def _machine_and_floor(source: Source) -> list[Content]:
+    results = source.value("results")
+    machine, floors = results["machine"], results["floors"]
+    told: list[Content] = [
+        f"{machine.get('gpu', {}).get('name', machine['processor'])}, files ",
+        "read from the disk" if source.value("settings")["cold"] else "as the system has cached them",
+        ". The floor: reading with ",
+        source.link(number(floors["threads"]), "results", "floors", "threads"),
+        " threads at ",
+        source.link(f"{size(floors['reading'])}/s", "results", "floors", "reading"),
+    ]
+    if floors["copying"] is not None:
+        copying = source.link(f"{size(floors['copying'])}/s", "results", "floors", "copying")
+        told += [", beside copies to the device at ", copying]
+    return told
 
 
 def _floor(floors: Mapping[str, Any], nbytes: int) -> float:
