@@ -20,8 +20,8 @@ from intarsia.kernels.mla import launch as mla
 from intarsia.kernels.norm import launch as norm
 from intarsia.kernels.norm import reference as norm_reference
 from intarsia.kernels.rows import Piece, Rows, rows_of
-from tests.kernels.interpreted import DTYPES, error
-from tests.kernels.steps import page_table, randn
+from tests.kernels.interpreted import DTYPES
+from tests.kernels.steps import error, page_table, randn
 
 PAGE, GROUP = 16, 4
 TABLE = page_table(3, 8, [*range(23, 11, -1), *range(12)])

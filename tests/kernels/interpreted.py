@@ -28,16 +28,11 @@ from intarsia.kernels.rows import Piece
 from tests.kernels import gluon_stand_in
 from tests.kernels import kda_cases as kda
 from tests.kernels.kda_cases import rows_for
-from tests.kernels.steps import randn
+from tests.kernels.steps import error, randn
 
 LINEAR = ("MXFP8", "FP8_PB_WO", "BF16", "F32")
 EXPERTS = ("NVFP4", "W4A16_NVFP4", "MXFP8", "BF16", "F32")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def error(got: Tensor, expected: Tensor) -> float:
-    """NaN wherever an output was not written, since outputs begin as NaN where a kernel could miss some."""
-    return float((got.double() - expected.double()).abs().max() / expected.abs().max())
 
 
 def linear_case(name: str, dtype: torch.dtype, rows: int = 17) -> float:

@@ -23,7 +23,7 @@ from intarsia.kernels.linear import plan
 from intarsia.kernels.linear.operands import CODES, first_tiles, scales_of, words_of
 from tests.kernels import gluon_stand_in as stand_in
 from tests.kernels.gluon_stand_in import Pointer, Shared, Value, layout, value
-from tests.kernels.steps import randn
+from tests.kernels.steps import error, randn
 
 KERNELS = (
     "fragments",
@@ -218,7 +218,7 @@ def largest_error(out: Tensor, weight: Stored, x: Tensor, limit: float | None) -
     expected = x.float() @ formats.get(weight.format).decode(weight, torch.float32).T
     if limit is not None:
         expected = swiglu(expected, limit)
-    return float((out - expected).abs().max() / expected.abs().max())
+    return error(out, expected)
 
 
 def cases() -> dict[str, Callable[[], float]]:

@@ -12,7 +12,7 @@ import torch
 
 from intarsia.kernels.kda import low_rank
 from tests.kernels import linear_interpreted
-from tests.kernels.steps import randn
+from tests.kernels.steps import error, randn
 
 HEADS, HIDDEN, ROWS, REAL = 16, 1024, 3, 2
 
@@ -46,8 +46,7 @@ def errors() -> dict[str, float]:
     found = low_rank.launch_by_ranges(x, w, torch.tensor([REAL], dtype=torch.int32))
     result = {}
     for name, got, whole in zip(("beta", "decay", "gate"), found, expected, strict=True):
-        error = (got.float() - whole)[:REAL].abs().max() / whole[:REAL].abs().max()
-        result[name] = torch.inf if (got[REAL:] != 0).any() else float(error)
+        result[name] = torch.inf if (got[REAL:] != 0).any() else error(got[:REAL], whole[:REAL])
     return result
 
 

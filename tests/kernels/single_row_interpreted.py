@@ -15,7 +15,7 @@ from intarsia.kernels.experts import swiglu
 from intarsia.kernels.experts.packed import PackedExperts, pack
 from tests.kernels import gluon_stand_in as stand_in
 from tests.kernels.gluon_stand_in import Pointer, Value, value
-from tests.kernels.steps import randn
+from tests.kernels.steps import error, randn
 
 KERNELS = ("tiles", "rows", "weights", "single")
 CHOSEN = (3, 0, 7, 5, -1, 2, 1, 6)
@@ -104,10 +104,6 @@ def launch(run, x: Tensor, weight: PackedExperts, out: Tensor, depth: int) -> No
         RELEASE=0,
         OVERLAP=0,
     )
-
-
-def error(got: Tensor, wanted: Tensor) -> float:
-    return float((got.double() - wanted.double()).abs().max() / wanted.double().abs().max())
 
 
 def errors(run, name: str, rows: int, columns: int, gated: bool, depth: int) -> float:

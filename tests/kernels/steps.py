@@ -30,3 +30,11 @@ def padded(x: Tensor, fill: float = torch.nan) -> Tensor:
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error(got: Tensor, expected: Tensor) -> float:
+    """The largest difference relative to the largest number expected. Infinite where any of `got` is NaN, as
+    outputs are that nobody wrote: a NaN would be lost in the largest of several errors.
+    """
+    largest = (got.double() - expected.double()).abs().max() / expected.double().abs().max()
+    return torch.inf if largest.isnan() else float(largest)

@@ -1,9 +1,6 @@
 """The experts' product of one row without a GPU: what it computes on a stand-in for Gluon, and its code."""
 
 import importlib.util
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,6 +8,7 @@ import torch
 from intarsia.kernels.experts import candidates, packed_launch, plan
 from intarsia.kernels.experts.plan import Few, Single
 from intarsia.kernels.tuning import Site
+from tests.kernels.interpreting import printed
 from tests.kernels.test_experts_without_gpu import compiled, in_tiles, numbers, routing, small_scales
 
 if importlib.util.find_spec("triton") is None:
@@ -21,10 +19,7 @@ INNER, WIDTH = 1024, 4096
 
 
 def test_every_address_order_and_step_is_right():
-    command = [sys.executable, "-m", "tests.kernels.single_row_interpreted"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    errors = json.loads(done.stdout)
+    errors = printed("-m", "tests.kernels.single_row_interpreted")
     assert len(errors) == 5
     assert max(errors.values()) < 0.01, errors
     assert max(error for case, error in errors.items() if case.startswith("down")) < 1e-5, errors
