@@ -30,6 +30,9 @@ _FORBIDDEN: ContextVar[bool] = ContextVar("branches forbidden", default=False)
 def fork(like: Tensor) -> torch.cuda.Event | None:
     """Where a later `aside` may begin: after all that was launched before this. None where `branches` is
     false: nothing runs aside there.
+
+    Between the two nothing may be let go that an earlier block allocated: the later one may write there while
+    what was launched in between still reads.
     """
     return torch.cuda.current_stream(like.device).record_event() if branches(like) else None
 
