@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens, selected_width
+from intarsia.kernels.errors import KernelError
+from intarsia.kernels.indexer import launch, pool_keys, score_pools, select_tokens, selected_width
 from tests.kernels.steps import padded, page_table, randn, step
 
 WIDTH = 8
@@ -184,3 +185,10 @@ def test_a_row_on_the_last_token_of_a_pool_sees_itself_only_if_its_pool_is_kept(
 def test_a_selection_has_one_width_however_small_the_window():
     small = select_tokens(torch.tensor([[0.5]]), torch.tensor([5], dtype=torch.int32), 32, 4)
     assert small.tolist() == [[0, 1, 2, 3] + [-1] * 28 + [4, 5, -1]]
+
+
+def test_a_window_of_more_pools_than_the_kernels_count_is_refused():
+    """512 of each 8,192 pools reach the last choice, which counts up to 32,767."""
+    assert launch.chunks_of(63 * 8192, 512, 4) == (8192, 63)
+    with pytest.raises(KernelError, match=r"2,064,388 tokens.*at most 516,096 pools.*use a shorter window"):
+        launch.chunks_of(63 * 8192 + 1, 512, 4)

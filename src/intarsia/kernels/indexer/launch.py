@@ -7,6 +7,7 @@ from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import on_device_of, overlapped, power_of_two, wide
+from intarsia.kernels.errors import KernelError
 from intarsia.kernels.indexer.selection import selected_width
 from intarsia.kernels.rows import Rows
 
@@ -18,6 +19,7 @@ _FEW_ROWS, _FEW_BLOCK, _ROW_BLOCK, _ENOUGH_PROGRAMS = 64, 4, 16, 1056
 _SCORES = 1 << 25
 # Pools that one program chooses from, in registers; and a smaller count where a row sees no more.
 _CHUNK, _MIDDLE_CHUNK, _WARPS = 8192, 2048, 8
+_MOST_LISTED = (1 << 15) - 1  # of what chunks keep: the last kernel has two counts of them in 32 bits
 
 
 def refuse(case: Case) -> str:
@@ -42,6 +44,24 @@ def parts_of(rows: int, pools: int) -> Iterator[tuple[int, int]]:
     each = max(16, _SCORES // pools)
     for first in range(0, rows, each):
         yield first, min(each, rows - first)
+
+
+def chunks_of(pools: int, kept: int, group: int) -> tuple[int, int]:
+    """How many pools of a window one program chooses `kept` from, and how many programs that makes.
+
+    KernelError where the last choice, among what all of them keep, cannot count so many: beyond two million
+    tokens for 512 kept pools of four.
+    """
+    chunk = max(power_of_two(2 * kept), min(_CHUNK, power_of_two(pools)))
+    chunks = -(-pools // chunk)
+    if chunks > 1 and chunks * kept > _MOST_LISTED:
+        raise KernelError(
+            "choose_tokens",
+            found=f"a window of {pools * group:,} tokens, {pools:,} pools",
+            expected=f"at most {_MOST_LISTED // kept * chunk:,} pools where {kept} are kept",
+            action="use a shorter window",
+        )
+    return chunk, chunks
 
 
 def launch(q: Tensor, weights: Tensor, cache: Tensor, rows: Rows, top_tokens: int, group: int) -> Tensor:
@@ -117,13 +137,15 @@ def launch_selection(
     selected: Tensor,
     first: int = 0,
 ) -> None:
-    """Write the token positions of the rows from `first` on, whose scores are given, into `selected`."""
+    """Write the token positions of the rows from `first` on, whose scores are given, into `selected`.
+
+    KernelError for windows that `chunks_of` refuses.
+    """
     from intarsia.kernels.indexer import triton_select as kernels
 
     size, pools = scores.shape
     kept = top_tokens // group
-    chunk = max(power_of_two(2 * kept), min(_CHUNK, power_of_two(pools)))
-    chunks = -(-pools // chunk)
+    chunk, chunks = chunks_of(pools, kept, group)
     lists = torch.empty(2, size, chunks, kept, dtype=torch.int32, device=scores.device)
     constants = {
         "TOP": top_tokens,
