@@ -36,6 +36,5 @@ def test_a_step_sees_what_was_filled_for_it_however_late_it_runs():
     step = CudaRecorder(device)(run)
     for value in range(1, 1 + STEPS):
         fill(value)
-        step()
-        inputs.launched()
+        inputs.launch(step)
     assert seen.tolist() == [[value] * 3 for value in (7, *range(1, 1 + STEPS))]

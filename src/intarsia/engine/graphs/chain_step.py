@@ -95,9 +95,7 @@ class ChainSteps:
         inputs, absorbed = self._inputs[shape]
         torch.cat(list(hidden), out=absorbed[: _count(pieces)])
         inputs.fill(lambda arrays: self._write(arrays, shape, pieces, guessing))
-        guesses = step()
-        inputs.launched()
-        return guesses
+        return inputs.launch(step)
 
     def _segments(self, rows: int) -> int:
         return min(rows, self._state.settings.streams)

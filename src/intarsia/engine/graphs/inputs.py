@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from torch import Tensor
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Field = tuple[torch.dtype, tuple[int, ...]]
+T = TypeVar("T")
 _ALIGNMENT = 8
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float64: np.float64}
 
@@ -33,7 +34,7 @@ class Inputs:
         self._memory = torch.zeros(end, dtype=torch.uint8, device=device)
         self._host = torch.zeros(end, dtype=torch.uint8, pin_memory=on_gpu)
         self._arrays = self._views(self._host.numpy())
-        self._taken = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor on the device, the same memory at every step."""
@@ -46,20 +47,25 @@ class Inputs:
 
         Waits for the step launched last, if it is not over: it may still have to take what stands there.
         """
-        if self._taken is not None:
-            self._taken.synchronize()
+        if self._done is not None:
+            self._done.synchronize()
         write(self._arrays)
 
     def take(self) -> None:
         """The first thing that a step does: bring to the device what `fill` wrote."""
         self._memory.copy_(self._host, non_blocking=True)
         if not (self._memory.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.launched()
+            self._mark()
 
-    def launched(self) -> None:
-        """To be said when a captured step was launched: the next `fill` comes after it."""
-        if self._taken is not None:
-            self._taken.record(torch.cuda.current_stream(self._memory.device))
+    def launch(self, step: Callable[[], T]) -> T:
+        """Replay a captured step, which takes what `fill` wrote; the next `fill` comes after it."""
+        outputs = step()
+        self._mark()
+        return outputs
+
+    def _mark(self) -> None:
+        if self._done is not None:
+            self._done.record(torch.cuda.current_stream(self._memory.device))
 
     def _views(self, flat: npt.NDArray[np.uint8]) -> Arrays:
         arrays = {}

@@ -83,9 +83,7 @@ class MainSteps:
             return None
         self._state.tables.publish()
         self._fill(shape, pieces, draws)
-        output = step()
-        self._inputs[shape].launched()
-        return output
+        return self._inputs[shape].launch(step)
 
     def _segments(self, bucket: int) -> int:
         return min(bucket, self._state.settings.streams)

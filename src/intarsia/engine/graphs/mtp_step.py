@@ -64,9 +64,7 @@ class MtpSteps:
         if selected is not None:
             memory.selected[:count] = selected
         memory.inputs.fill(lambda arrays: pack(pieces, bucket, self._segments(bucket), arrays["rows"]))
-        output = step()
-        memory.inputs.launched()
-        return output
+        return memory.inputs.launch(step)
 
     def _segments(self, bucket: int) -> int:
         return min(bucket, self._state.settings.streams)
