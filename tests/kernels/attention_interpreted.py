@@ -17,6 +17,7 @@ from intarsia.kernels.indexer import launch as indexer
 from intarsia.kernels.indexer import pool_keys, score_pools, select_tokens, selected_width
 from intarsia.kernels.mla import IndexKeys, Latents, encode_latents, entry, products, reference, write_latents
 from intarsia.kernels.mla import launch as mla
+from intarsia.kernels.mla.case import Ranges
 from intarsia.kernels.norm import launch as norm
 from intarsia.kernels.norm import reference as norm_reference
 from intarsia.kernels.rows import Piece, Rows, rows_of
@@ -135,7 +136,7 @@ def ranges_case(dtype: torch.dtype) -> float:
     most[..., 2] = -1e38
     attended = (parts * powers.unsqueeze(-1)).sum(2) / powers.sum(-1, keepdim=True)
     parts[:, :, 2] = torch.nan
-    ranges = mla.Ranges(parts, torch.stack([most, weight], -1), rows)
+    ranges = Ranges(parts, torch.stack([most, weight], -1), rows)
     got = products.expand_ranges(ranges, dtype, kv_b, key, value)
     expected = reference.expand_values(attended[:1], wide, key, value)
     return error(got[:1], expected) if (got[1] == 0).all() else torch.inf

@@ -137,14 +137,15 @@ def test_products_of_heads_compile_to_tensor_core_code(compiled, rows):
 
 
 def test_products_of_heads_for_few_rows_compile(compiled):
-    from intarsia.kernels.mla import launch, products, triton_heads_few
+    from intarsia.kernels.mla import products, triton_heads_few
+    from intarsia.kernels.mla.case import Ranges
 
     kernels = compiled(triton_heads_few, "absorb_few", "expand_few")
     kv_b = numbers(HEADS * (KEY + VALUE), LATENT)
     products.absorb(numbers(16, HEADS, KEY), kv_b, KEY, VALUE)
     products.expand(numbers(16, HEADS, LATENT), kv_b, KEY, VALUE)
     parts = [numbers(2, HEADS, 8, width, dtype=torch.float32) for width in (LATENT, 2)]
-    ranges = launch.Ranges(*parts, meta_rows(2, 2, 2))
+    ranges = Ranges(*parts, meta_rows(2, 2, 2))
     products.expand_ranges(ranges, torch.bfloat16, kv_b, KEY, VALUE)
     for built in (built for kernel in kernels for built in kernel.built):
         used = usage(built)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from intarsia.kernels.choice import REFERENCE, TRITON, Case, choose
 from intarsia.kernels.linear.launch import format_of
-from intarsia.kernels.mla import launch, products, reference
+from intarsia.kernels.mla import launch, launch_few, products, reference
 from intarsia.kernels.rows import Rows
 from intarsia.kernels.weights import Weight
 
@@ -73,8 +73,8 @@ def attend_values(
     stored = "FP8" if latent_scales is not None else format_of(cache)
     name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
     expanded = choose(_product("expand_values", q, kv_b, key_width, value_width)) == TRITON
-    if expanded and launch.apart(name, q, rows) and products.weights_first(kv_b, q.dtype, q.shape[0]):
-        ranges = launch.attend_apart(q, cache, selected, rows, scale, early=early)
+    if expanded and launch_few.apart(name, q, rows) and products.weights_first(kv_b, q.dtype, q.shape[0]):
+        ranges = launch_few.attend_apart(q, cache, selected, rows, scale, early=early)
         return products.expand_ranges(ranges, q.dtype, kv_b, key_width, value_width)
     attended = attend(q, cache, selected, rows, scale, latent_scales, early=early)
     return expand_values(attended, kv_b, key_width, value_width)

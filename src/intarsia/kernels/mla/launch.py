@@ -1,24 +1,17 @@
 """Launches of latent attention's kernels, in Gluon for Hopper and in Triton."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from intarsia.kernels.choice import GLUON, TRITON, Case, offer
-from intarsia.kernels.device import on_device_of, overlapped, power_of_two, wide
+from intarsia.kernels.device import on_device_of, overlapped, power_of_two
+from intarsia.kernels.mla.case import LOG2_E, ROW_HEADS, Attention
+from intarsia.kernels.mla.launch_few import FEW_ROWS, attend_few
 from intarsia.kernels.rows import Rows
 
-LOG2_E = 1.4426950408889634
-# Slots of a tile, and tiles of a range: parts of the order of additions.
-_TILE, _WIDE_TILE, _RANGE_TILES = 64, 16, 4
 # Up to so many rows, heads and warps of a program that takes a range. No part of the order of additions.
 _RANGE_HEADS = ((4, 16, 4), (None, 32, 4))
-_ROW_HEADS, _WIDE_HEADS = 64, 16
 _ROWS_AT_ONCE = 128  # rows in the recurrent form whose ranges exist at once: 1 MiB each at 64 heads of 512
-# Up to so many rows scores and sums are two kernels; and whoever expands values takes the ranges as they are.
-# Tokens of a program of scores; and up to so many rows, columns of a program of sums.
-_FEW_ROWS, _APART_ROWS, _SCORED, _COLUMNS = 4, 2, 32, ((2, 64), (None, 128))
 _PROGRAMS = 132  # that an H200 runs at once if they fill its shared memory; more ranges than that share one
 
 
@@ -43,69 +36,6 @@ offer("attend", refuse_rows)
 offer("attend", refuse_gluon, GLUON)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Ranges of rows in the recurrent form before they are added: parts float32 [R, H, ranges, L] and
-    statistics float32 [R, H, ranges, 2], as the kernels have them.
-    """
-
-    parts: Tensor
-    stats: Tensor
-    rows: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Attention:
-    """Absorbed queries [R, H, L], what they attend to, and whose kernels do it."""
-
-    name: str
-    q: Tensor
-    cache: Tensor
-    scales: Tensor | None
-    selected: Tensor
-    rows: Rows
-    factor: float
-    early: bool
-
-    @property
-    def overlapped(self) -> dict[str, bool]:
-        return overlapped(self.q.shape[0])
-
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        rows = self.rows
-        where = (self.cache, self.scales, self.selected, rows.page_table, rows.streams, rows.starts)
-        return (self.q, *where)
-
-    @property
-    def numbers(self) -> tuple[float, int]:
-        return self.factor, self.rows.page_table.shape[1]
-
-    @property
-    def slots(self) -> int:
-        return self.selected.shape[1]
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.slots // (_WIDE_TILE if wide(self.q.dtype) else _TILE))
-
-    def heads_each(self, most: int) -> int:
-        return _WIDE_HEADS if wide(self.q.dtype) else min(most, max(16, power_of_two(self.q.shape[1])))
-
-    @property
-    def ranges(self) -> tuple[int, int]:
-        """How many there are, and tiles of one."""
-        splits = max(1, (self.tiles - 1) // _RANGE_TILES)
-        return splits, max(1, -(-(self.tiles - 1) // splits))
-
-    @property
-    def constants(self) -> dict[str, int | bool]:
-        full = wide(self.q.dtype)
-        _, heads, latent = self.q.shape
-        shape = {"H": heads, "L": latent, "PAGE": self.cache.shape[1], "TILES": self.tiles}
-        return {**shape, "TB": _WIDE_TILE if full else _TILE, "WIDE": full, "STAGES": 2}
-
-
 def attend(
     q: Tensor,
     cache: Tensor,
@@ -123,7 +53,7 @@ def attend(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     segments, recurrent = rows.starts.shape[0] - 1, rows.recurrent_segments
     factor = scale * LOG2_E
-    case = _Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor, early)
+    case = Attention(name, q.contiguous(), cache, latent_scales, selected.contiguous(), rows, factor, early)
     with on_device_of(q):
         if recurrent:
             _attend_ranges(case, out, alone=recurrent == segments)
@@ -132,45 +62,18 @@ def attend(
     return out
 
 
-def apart(name: str, q: Tensor, rows: Rows) -> bool:
-    """Whether kernels of that name may leave ranges for whoever expands values: rows are few, and all of them
-    in the recurrent form.
-    """
-    recurrent = rows.recurrent_segments == rows.starts.shape[0] - 1
-    return name == GLUON and q.shape[0] <= _APART_ROWS and recurrent
-
-
-def attend_apart(
-    q: Tensor, cache: Tensor, selected: Tensor, rows: Rows, scale: float, *, early: bool = True
-) -> Ranges:
-    """`attend` without the last launch, where `apart` allows it."""
-    q, selected = q.contiguous(), selected.contiguous()
-    case = _Attention(GLUON, q, cache, None, selected, rows, scale * LOG2_E, early)
-    parts, stats = _parts(case, q.shape[0])
-    with on_device_of(q):
-        _attend_few(case, (parts, stats))
-    return Ranges(parts, stats, rows)
-
-
-def _parts(case: _Attention, rows: int) -> tuple[Tensor, Tensor]:
-    _, heads, latent = case.q.shape
-    shape = rows, heads, case.ranges[0]
-    parts = torch.empty(*shape, latent, dtype=torch.float32, device=case.q.device)
-    return parts, torch.empty(*shape, 2, dtype=torch.float32, device=case.q.device)
-
-
-def _attend_ranges(case: _Attention, out: Tensor, *, alone: bool) -> None:
+def _attend_ranges(case: Attention, out: Tensor, *, alone: bool) -> None:
     """Rows in the recurrent form, which are all rows that are real if `alone`. They may be any of the first
     rows: the host does not know how many, and what lies between the two kernels is bounded by taking parts.
     """
     rows = out.shape[0]
     splits, each = case.ranges
     most = min(rows, _ROWS_AT_ONCE)
-    parts, stats = _parts(case, most)
+    parts, stats = case.room(most)
     for base in range(0, rows, most):
         count = min(most, rows - base)
-        if case.name == GLUON and rows <= _FEW_ROWS:
-            _attend_few(case, (parts, stats))
+        if case.name == GLUON and rows <= FEW_ROWS:
+            attend_few(case, (parts, stats))
         elif case.name == GLUON:
             _attend_tiles(case, out, (parts, stats), (splits, each), base, count)
         else:
@@ -179,7 +82,7 @@ def _attend_ranges(case: _Attention, out: Tensor, *, alone: bool) -> None:
 
 
 def _attend_ranges_plainly(
-    case: _Attention, partial: tuple[Tensor, Tensor], shape: tuple[int, int], base: int, count: int
+    case: Attention, partial: tuple[Tensor, Tensor], shape: tuple[int, int], base: int, count: int
 ) -> None:
     from intarsia.kernels.mla import triton_attend as kernels
 
@@ -205,7 +108,7 @@ def _attend_ranges_plainly(
 
 
 def _add_ranges(
-    case: _Attention, partial: tuple[Tensor, Tensor], out: Tensor, base: int, count: int, *, alone: bool
+    case: Attention, partial: tuple[Tensor, Tensor], out: Tensor, base: int, count: int, *, alone: bool
 ) -> None:
     from intarsia.kernels.mla import triton_attend as kernels
 
@@ -225,14 +128,14 @@ def _add_ranges(
     )
 
 
-def _attend_rows(case: _Attention, out: Tensor) -> None:
+def _attend_rows(case: Attention, out: Tensor) -> None:
     from intarsia.kernels.mla import triton_attend as kernels
 
     rows, heads, _ = out.shape
     if case.name == GLUON:
         _attend_tiles(case, out, (out, out), (1, max(1, case.tiles - 1)), 0, rows)
         return
-    block = case.heads_each(_ROW_HEADS)
+    block = case.heads_each(ROW_HEADS)
     kernels.attend_rows[(-(-heads // block), rows)](
         *case.tensors,
         out,
@@ -242,14 +145,14 @@ def _attend_rows(case: _Attention, out: Tensor) -> None:
         case.slots,
         HB=block,
         EACH_SIZE=power_of_two(max(1, case.tiles - 1)),
-        num_warps=8 if block == _ROW_HEADS else 4,
+        num_warps=8 if block == ROW_HEADS else 4,
         **case.constants,
         **case.overlapped,
     )
 
 
 def _attend_tiles(
-    case: _Attention,
+    case: Attention,
     out: Tensor,
     partial: tuple[Tensor, Tensor],
     shape: tuple[int, int],
@@ -263,7 +166,7 @@ def _attend_tiles(
 
     splits, each = shape
     heads, latent = out.shape[1:]
-    blocks = -(-heads // _ROW_HEADS)
+    blocks = -(-heads // ROW_HEADS)
     run = min(splits, power_of_two(-(-splits * blocks * count // _PROGRAMS)))
     q, cache, _, selected, *where = case.tensors
     recurrent, segments = case.rows.recurrent_segments, case.rows.starts.shape[0] - 1
@@ -291,52 +194,5 @@ def _attend_tiles(
         PROMPT=prompt,
         EARLY=case.early,
         num_warps=8,
-        **case.overlapped,
-    )
-
-
-def _attend_few(case: _Attention, partial: tuple[Tensor, Tensor]) -> None:
-    """The same ranges, of all rows."""
-    from intarsia.kernels.mla import gluon_few as kernels
-
-    splits, each = case.ranges
-    rows, heads, latent = case.q.shape
-    blocks = -(-heads // _ROW_HEADS)
-    slots = case.tiles * _TILE
-    columns = next(columns for most, columns in _COLUMNS if most is None or rows <= most)
-    scores = torch.empty(rows, blocks, _ROW_HEADS, slots, dtype=torch.float32, device=case.q.device)
-    q, cache, _, selected, *where = case.tensors
-    recurrent = case.rows.recurrent_segments
-    factor, width = case.numbers
-    constants = {"H": heads, "L": latent, "PAGE": case.cache.shape[1], "TILES": case.tiles, "num_warps": 4}
-    kernels.score_latents[(slots // _SCORED, blocks, rows)](
-        q,
-        cache,
-        selected,
-        *where,
-        scores,
-        factor,
-        width,
-        recurrent,
-        case.slots,
-        PB=_SCORED,
-        EARLY=case.early,
-        **constants,
-        **case.overlapped,
-    )
-    kernels.sum_ranges[(splits * latent // columns, blocks, rows)](
-        scores,
-        cache,
-        selected,
-        *where,
-        *partial,
-        width,
-        recurrent,
-        case.slots,
-        EACH=each,
-        EACH_SIZE=power_of_two(each),
-        SPLITS=splits,
-        C=columns,
-        **constants,
         **case.overlapped,
     )

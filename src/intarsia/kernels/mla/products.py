@@ -5,7 +5,8 @@ from torch import Tensor
 
 from intarsia.kernels.choice import Case, offer
 from intarsia.kernels.device import byte_view, interpreting, on_device_of, overlapped, wide
-from intarsia.kernels.mla.launch import Ranges, refuse_rows
+from intarsia.kernels.mla.case import Ranges
+from intarsia.kernels.mla.launch import refuse_rows
 from intarsia.kernels.weights import Weight
 
 FORMATS = ("BF16", "F32", "MXFP8")
