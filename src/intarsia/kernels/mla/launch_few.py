@@ -1,6 +1,4 @@
-"""Launches of latent attention for few rows in the recurrent form: scores and sums over more programs than
-there are ranges.
-"""
+"""Launches of latent attention for few written rows, over more programs than there are ranges."""
 
 import torch
 from torch import Tensor
