@@ -1,5 +1,7 @@
-"""One site of the hyper-connections from end to end: what the block before gave goes into the streams, the
-site's coefficients are formed, and the next block's normed input is collected.
+"""One site of the hyper-connections from end to end.
+
+What the block before gave goes into the streams, the site's coefficients are formed, and the next block's
+normed input is collected.
 """
 
 from dataclasses import dataclass
