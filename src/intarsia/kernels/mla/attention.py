@@ -49,8 +49,7 @@ def attend(
 
     `early`: all but `q` was written before the last operation, so that this may begin before that one ends.
     """
-    stored = "FP8" if latent_scales is not None else format_of(cache)
-    name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
+    name = _kernels_of(q, cache, latent_scales)
     if name != REFERENCE:
         return launch.attend(q, cache, selected, rows, scale, latent_scales, name, early=early)
     return reference.attend(q, cache, selected, rows, scale, latent_scales)
@@ -70,14 +69,18 @@ def attend_values(
     early: bool = True,
 ) -> Tensor:
     """`expand_values` of what `attend` gives, [R, H * V]; the same bits in one launch less for few rows."""
-    stored = "FP8" if latent_scales is not None else format_of(cache)
-    name = choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
+    name = _kernels_of(q, cache, latent_scales)
     expanded = choose(_product("expand_values", q, kv_b, key_width, value_width)) == TRITON
     if expanded and launch_few.apart(name, q, rows) and products.weights_first(kv_b, q.dtype, q.shape[0]):
         ranges = launch_few.attend_apart(q, cache, selected, rows, scale, early=early)
         return products.expand_ranges(ranges, q.dtype, kv_b, key_width, value_width)
     attended = attend(q, cache, selected, rows, scale, latent_scales, early=early)
     return expand_values(attended, kv_b, key_width, value_width)
+
+
+def _kernels_of(q: Tensor, cache: Tensor, latent_scales: Tensor | None) -> str:
+    stored = "FP8" if latent_scales is not None else format_of(cache)
+    return choose(Case("attend", (stored,), q.dtype, q.device, (q.shape[-1],)))
 
 
 def _product(operation: str, x: Tensor, kv_b: Weight, key: int, value: int) -> Case:

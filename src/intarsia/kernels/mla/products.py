@@ -79,11 +79,10 @@ def expand(latents: Tensor, kv_b: Weight, key: int, value: int) -> Tensor:
 
     matrix, scales = _tensors(kv_b)
     rows, heads, latent = latents.shape
+    out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
     if weights_first(kv_b, latents.dtype, rows):
-        out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
         _expand_few(latents, None, matrix, out, key, value)
         return out
-    out = torch.empty(rows, heads * value, dtype=latents.dtype, device=latents.device)
     tokens, block, warps, step, stages, full = _product_shape(latents.dtype, matrix.dtype, rows)
     block = min(block if tokens > 16 else 64, value)
     with on_device_of(latents):
