@@ -162,6 +162,26 @@ def test_a_signal_that_comes_while_ranks_are_started_reaches_rank_zero(monkeypat
         assert seconds < 20
 
 
+def test_two_signals_before_any_rank_is_there_go_to_all_of_them(monkeypatch):
+    """As two later ones do. SIGINT, since whoever ends is asked by SIGTERM after all."""
+    start, sent = subprocess.Popen, []
+
+    def interrupted(*arguments, **options):
+        if not sent:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        process = start(*arguments, **options)
+        send, own = process.send_signal, []
+        sent.append(own)
+        monkeypatch.setattr(process, "send_signal", lambda number: (own.append(number), send(number)))
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    assert run("time.sleep(60)")[0] == 1
+    assert len(sent) > 1
+    assert all(own[0] == signal.SIGINT for own in sent)
+
+
 def test_records_are_apart_and_gone_at_the_end():
     with status_file(2) as path:
         assert path.stat().st_size == 2 * RECORD

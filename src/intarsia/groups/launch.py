@@ -80,8 +80,8 @@ def launch(
             started.append(_Rank(rank, process, log, changed=time.monotonic()))
         os.close(read_end)
         listener.close()
-        if early:
-            started[0].process.send_signal(early[0])
+        for asked in started if len(early) > 1 else started[: len(early)]:
+            asked.process.send_signal(early[-1])
         return _watch(started, board, timeout, tell)
 
 
